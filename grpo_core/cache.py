@@ -1,0 +1,87 @@
+"""The key-value cache of a group of completions on their shared prompt."""
+
+import inspect
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import DynamicCache, PreTrainedModel
+from transformers.cache_utils import DynamicLayer
+
+
+class BufferedLayer(DynamicLayer):
+    """A cache layer that writes new tokens into a buffer sized once, where `DynamicLayer` copies the whole at each token.
+
+    Keys and values are `[rows, heads, tokens, head_dim]`. For sampling only: writing in place has no gradient.
+    """
+
+    def __init__(self, prompt: DynamicLayer, rows: Tensor, capacity: int) -> None:
+        super().__init__()
+        _, heads, self.length, head_dim = prompt.keys.shape
+        self.is_initialized = True
+        self.dtype, self.device = prompt.keys.dtype, prompt.keys.device
+        self.key_buffer = prompt.keys.new_empty(len(rows), heads, capacity, head_dim)
+        self.value_buffer = prompt.values.new_empty(len(rows), heads, capacity, head_dim)
+        self.key_buffer[:, :, : self.length] = prompt.keys[rows]
+        self.value_buffer[:, :, : self.length] = prompt.values[rows]
+        self._show()
+
+    def _show(self) -> None:
+        self.keys = self.key_buffer[:, :, : self.length]
+        self.values = self.value_buffer[:, :, : self.length]
+
+    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        end = self.length + key_states.shape[-2]
+        self.key_buffer[:, :, self.length : end] = key_states
+        self.value_buffer[:, :, self.length : end] = value_states
+        self.length = end
+        self._show()
+        return self.keys, self.values
+
+    def keep_rows(self, rows: Tensor) -> None:
+        """Drops all rows but `rows [kept]`."""
+        capacity = self.key_buffer.shape[2]
+        for name in ("key_buffer", "value_buffer"):
+            old = getattr(self, name)
+            new = old.new_empty(len(rows), old.shape[1], capacity, old.shape[3])
+            new[:, :, : self.length] = old[rows, :, : self.length]
+            setattr(self, name, new)
+        self._show()
+
+
+def new_cache(model: PreTrainedModel) -> DynamicCache:
+    """An empty cache for `model`.
+
+    Raises ValueError for models whose layers keep something other than all keys and values (sliding windows,
+    recurrent states): their prompt cache can't be shared by a group.
+    """
+    cache = DynamicCache(config=model.config)
+    unusual = {type(layer).__name__ for layer in cache.layers if type(layer) is not DynamicLayer}
+    if unusual:
+        raise ValueError(
+            f"policy: {type(model).__name__} keeps {', '.join(sorted(unusual))} as cache, which a group can't share; "
+            "use a model with full attention in every layer"
+        )
+    return cache
+
+
+def sampling_cache(prompts: DynamicCache, rows: Tensor, capacity: int) -> DynamicCache:
+    """The prompts' cache repeated for each completion (`rows[i]` is completion i's prompt), room for `capacity` tokens."""
+    cache = DynamicCache()
+    cache.layers = [BufferedLayer(layer, rows, capacity) for layer in prompts.layers]
+    return cache
+
+
+def cache_argument(model: PreTrainedModel) -> str:
+    """Name of the argument that takes the cache in the installed transformers version."""
+    return "cache" if "cache" in inspect.signature(type(model).forward).parameters else "past_key_values"
+
+
+def run_model(model: PreTrainedModel, input_ids: Tensor, cache: DynamicCache | None, **inputs: Any) -> Tensor:
+    """Logits of `model` on `input_ids [B, T]`, reading and extending `cache` where one is given."""
+    if cache is None:
+        output = model(input_ids=input_ids, use_cache=False, **inputs)
+    else:
+        output = model(input_ids=input_ids, use_cache=True, **{cache_argument(model): cache}, **inputs)
+    assert isinstance(output.logits, torch.Tensor)
+    return output.logits

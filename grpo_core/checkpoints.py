@@ -1,0 +1,72 @@
+"""Checkpoints of a run: whole or absent, the newest found by name, only safe formats read back."""
+
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from grpo_core.policy import Policy
+
+
+def save_checkpoint(
+    run_dir: Path, step: int, policy: Policy, optimizer: torch.optim.Optimizer, state: dict[str, Any], keep: int
+) -> Path:
+    """Writes `run_dir/checkpoints/step_NNNNNN` and removes all but the newest `keep`.
+
+    It is written beside its place and renamed into it, so that a folder of that name is always complete.
+    """
+    folder = run_dir / "checkpoints" / f"step_{step:06d}"
+    unfinished = folder.with_name(f".{folder.name}.unfinished")
+    shutil.rmtree(unfinished, ignore_errors=True)
+    unfinished.mkdir(parents=True)
+    policy.save(unfinished / "policy")
+    torch.save(optimizer.state_dict(), unfinished / "optimizer.pt")
+    (unfinished / "state.json").write_text(json.dumps({"step": step, **state}))
+    for file in unfinished.rglob("*"):
+        if file.is_file():
+            with file.open("rb") as written:
+                os.fsync(written.fileno())
+    shutil.rmtree(folder, ignore_errors=True)
+    unfinished.rename(folder)
+    for old in all_checkpoints(run_dir)[:-keep]:
+        shutil.rmtree(old)
+    return folder
+
+
+def all_checkpoints(run_dir: Path) -> list[Path]:
+    """Complete checkpoints of a run, oldest first."""
+    return sorted((run_dir / "checkpoints").glob("step_*"))
+
+
+def newest_checkpoint(run_dir: Path) -> Path | None:
+    """The newest complete checkpoint of a run, or None."""
+    return next(iter(reversed(all_checkpoints(run_dir))), None)
+
+
+def checkpoint_policy_folder(checkpoint: Path) -> Path:
+    """The policy in a checkpoint, a folder that `from_pretrained` loads."""
+    return checkpoint / "policy"
+
+
+def load_state(checkpoint: Path) -> dict[str, Any]:
+    """The state saved beside the weights; `step` is the last one done."""
+    state: dict[str, Any] = json.loads((checkpoint / "state.json").read_text())
+    return state
+
+
+def load_optimizer(checkpoint: Path, optimizer: torch.optim.Optimizer) -> None:
+    """Sets `optimizer` to its state at the checkpoint."""
+    optimizer.load_state_dict(torch.load(checkpoint / "optimizer.pt", weights_only=True))
+
+
+def export_policy(checkpoint: Path, folder: Path) -> None:
+    """Copies the policy of a checkpoint to `folder`, where `AutoModelForCausalLM.from_pretrained` loads it.
+
+    Raises ValueError when `folder` is already there with something in it.
+    """
+    if folder.exists() and any(folder.iterdir()):
+        raise ValueError(f"{folder}: not empty; name a new folder")
+    shutil.copytree(checkpoint_policy_folder(checkpoint), folder, dirs_exist_ok=True)

@@ -1,0 +1,200 @@
+"""Sampling: groups of completions on shared prompts, with the log-probabilities and entropies seen while sampling."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from grpo_core.cache import BufferedLayer, new_cache, run_model, sampling_cache
+from grpo_core.config import RolloutConfig
+from grpo_core.group_forward import positions
+from grpo_core.logprobs import token_logprobs
+from grpo_core.policy import Policy
+
+#: Finished rows are dropped from the batch once this share of its rows has finished.
+DROP_SHARE = 0.2
+
+
+@dataclass(frozen=True)
+class Rollouts:
+    """Completions of P prompts, B in all, at most T tokens long; rows of one group are neighbours."""
+
+    prompt_ids: Tensor
+    """[P, Tp], padded on the left."""
+    prompt_mask: Tensor
+    """[P, Tp], True for tokens of the prompt."""
+    prompt_index: Tensor
+    """[B], the prompt of each completion."""
+    completion_ids: Tensor
+    """[B, T], padded on the right; the closing EOS included."""
+    completion_mask: Tensor
+    """[B, T], True for tokens of the completion."""
+    logprobs: Tensor
+    """[B, T] float32, log-probability of each token under the distribution it was sampled from."""
+    entropy: Tensor
+    """[B, T] float32, entropy of that distribution, nats."""
+    ended: Tensor
+    """[B], True where an EOS closed the completion."""
+
+    @property
+    def lengths(self) -> Tensor:
+        """[B], tokens of each completion."""
+        return self.completion_mask.sum(dim=1)
+
+
+def sample_groups(
+    policy: Policy,
+    prompts: Sequence[Sequence[int]],
+    group_size: int,
+    config: RolloutConfig,
+    *,
+    generator: torch.Generator | None = None,
+    greedy: bool = False,
+) -> Rollouts:
+    """Samples `group_size` completions for each of the token lists `prompts`.
+
+    Each prompt is computed once for its whole group. At most `config.chunk_size` completions, and always whole
+    groups, are decoded at a time. `greedy` takes the likeliest token instead of a drawn one.
+    """
+    prompts_at_once = max(1, config.chunk_size // group_size)
+    chunks = [
+        _sample_chunk(policy, prompts[start : start + prompts_at_once], group_size, config, generator, greedy)
+        for start in range(0, len(prompts), prompts_at_once)
+    ]
+    return concatenate(chunks, policy.pad_id)
+
+
+@torch.no_grad()
+def _sample_chunk(
+    policy: Policy,
+    prompts: Sequence[Sequence[int]],
+    group_size: int,
+    config: RolloutConfig,
+    generator: torch.Generator | None,
+    greedy: bool,
+) -> Rollouts:
+    model = policy.model
+    was_training = model.training
+    # Evaluation mode also keeps the cache on where training uses activation checkpointing.
+    model.eval()
+    prompt_ids, prompt_mask = pad_left(prompts, policy.pad_id, model.device)
+    prompt_index = torch.arange(len(prompts), device=model.device).repeat_interleave(group_size)
+    choose = _choose_greedily if greedy else _draw(generator)
+    num_rows, limit = len(prompt_index), config.max_new_tokens
+    tokens = torch.full((num_rows, limit), policy.pad_id, device=model.device)
+    mask = torch.zeros(num_rows, limit, dtype=torch.bool, device=model.device)
+    logprobs = torch.zeros(num_rows, limit, device=model.device)
+    entropy = torch.zeros(num_rows, limit, device=model.device)
+    ended = torch.zeros(num_rows, dtype=torch.bool, device=model.device)
+    eos_ids = torch.tensor(policy.eos_ids, device=model.device)
+
+    prompt_cache = new_cache(model)
+    logits = run_model(
+        model,
+        prompt_ids,
+        prompt_cache,
+        attention_mask=prompt_mask.long(),
+        position_ids=positions(prompt_mask),
+        logits_to_keep=1,
+    )[prompt_index, -1]
+    cache = sampling_cache(prompt_cache, prompt_index, prompt_ids.shape[1] + limit)
+    # Rows still in the batch, by their place in the result; finished ones stay until dropping them pays.
+    rows = torch.arange(num_rows, device=model.device)
+    alive = torch.ones(num_rows, dtype=torch.bool, device=model.device)
+    seen = torch.nn.functional.pad(prompt_mask[prompt_index].long(), (0, limit), value=1)
+    next_position = prompt_mask[prompt_index].sum(dim=1, keepdim=True)
+
+    for place in range(limit):
+        chosen = choose(logits, config.temperature)
+        token_logprob, token_entropy = token_logprobs(logits, chosen, config.temperature)
+        tokens[rows, place] = torch.where(alive, chosen, policy.pad_id)
+        mask[rows, place] = alive
+        logprobs[rows, place] = torch.where(alive, token_logprob, 0.0)
+        entropy[rows, place] = torch.where(alive, token_entropy, 0.0)
+        closed = torch.isin(chosen, eos_ids) & alive
+        ended[rows] |= closed
+        alive = alive & ~closed
+        num_alive = int(alive.sum())
+        if num_alive == 0 or place == limit - 1:
+            break
+        if num_alive <= (1 - DROP_SHARE) * len(rows):
+            kept = alive.nonzero().squeeze(1)
+            rows, chosen, seen, next_position = rows[kept], chosen[kept], seen[kept], next_position[kept]
+            alive = alive[kept]
+            for layer in cache.layers:
+                assert isinstance(layer, BufferedLayer)
+                layer.keep_rows(kept)
+        logits = run_model(
+            model,
+            chosen.unsqueeze(1),
+            cache,
+            attention_mask=seen[:, : prompt_ids.shape[1] + place + 1],
+            position_ids=next_position + place,
+        )[:, -1]
+    model.train(was_training)
+    return _trim(Rollouts(prompt_ids, prompt_mask, prompt_index, tokens, mask, logprobs, entropy, ended))
+
+
+def _choose_greedily(logits: Tensor, temperature: float) -> Tensor:
+    return logits.argmax(dim=-1)
+
+
+def _draw(generator: torch.Generator | None) -> Callable[[Tensor, float], Tensor]:
+    def draw(logits: Tensor, temperature: float) -> Tensor:
+        # With E ~ Exp(1), argmax p / E is a draw from p; no sorting or cumulative sum over the vocabulary.
+        probs = (logits.float() / temperature).softmax(dim=-1)
+        return (probs / torch.empty_like(probs).exponential_(generator=generator)).argmax(dim=-1)
+
+    return draw
+
+
+def pad_left(prompts: Sequence[Sequence[int]], pad_id: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Token lists as `(ids, mask)`, each `[P, Tp]`, padded on the left so that all prompts end at one place."""
+    longest = max(len(prompt) for prompt in prompts)
+    ids = [[pad_id] * (longest - len(prompt)) + list(prompt) for prompt in prompts]
+    mask = [[False] * (longest - len(prompt)) + [True] * len(prompt) for prompt in prompts]
+    return torch.tensor(ids, device=device), torch.tensor(mask, device=device)
+
+
+def concatenate(parts: Sequence[Rollouts], pad_id: int) -> Rollouts:
+    """One `Rollouts` of several, padded to the longest prompt and completion among them."""
+    if len(parts) == 1:
+        return parts[0]
+    prompt_width = max(part.prompt_ids.shape[1] for part in parts)
+    width = max(part.completion_ids.shape[1] for part in parts)
+    offsets = torch.tensor([0, *(part.prompt_ids.shape[0] for part in parts)]).cumsum(0).tolist()
+
+    def joined(name: str, fill: float | bool, left: int = 0) -> Tensor:
+        padded = []
+        for part in parts:
+            values = getattr(part, name)
+            missing = (prompt_width if left else width) - values.shape[1]
+            sides = (missing, 0) if left else (0, missing)
+            padded.append(torch.nn.functional.pad(values, sides, value=fill))
+        return torch.cat(padded)
+
+    return Rollouts(
+        prompt_ids=joined("prompt_ids", pad_id, left=1),
+        prompt_mask=joined("prompt_mask", False, left=1),
+        prompt_index=torch.cat([part.prompt_index + offset for part, offset in zip(parts, offsets, strict=False)]),
+        completion_ids=joined("completion_ids", pad_id),
+        completion_mask=joined("completion_mask", False),
+        logprobs=joined("logprobs", 0.0),
+        entropy=joined("entropy", 0.0),
+        ended=torch.cat([part.ended for part in parts]),
+    )
+
+
+def _trim(rollouts: Rollouts) -> Rollouts:
+    longest = int(rollouts.lengths.max())
+    return Rollouts(
+        rollouts.prompt_ids,
+        rollouts.prompt_mask,
+        rollouts.prompt_index,
+        rollouts.completion_ids[:, :longest].contiguous(),
+        rollouts.completion_mask[:, :longest].contiguous(),
+        rollouts.logprobs[:, :longest].contiguous(),
+        rollouts.entropy[:, :longest].contiguous(),
+        rollouts.ended,
+    )

@@ -1,0 +1,103 @@
+"""What a run leaves on disk while it goes: metrics.jsonl, one line a step, and rollouts.jsonl.zst, one frame a step.
+
+A resumed run repeats the steps after its last checkpoint; a step that is on disk already is not written again.
+"""
+
+import json
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import zstandard
+
+METRICS_FILE = "metrics.jsonl"
+ROLLOUTS_FILE = "rollouts.jsonl.zst"
+
+
+class RunRecord:
+    """Appends steps to the files of `run_dir`; cuts off a line or frame that a killed process left unfinished."""
+
+    def __init__(self, run_dir: Path) -> None:
+        run_dir.mkdir(parents=True, exist_ok=True)
+        self._metrics = run_dir / METRICS_FILE
+        self._rollouts = run_dir / ROLLOUTS_FILE
+        _cut_off_torn_line(self._metrics)
+        recorded = list(read_metrics(self._metrics))
+        self.last_step = recorded[-1]["step"] if recorded else 0
+        self.last_values: dict[str, float] = {}
+        for line in recorded:
+            self.last_values |= line["metrics"]
+        self._last_rollout_step = _cut_off_torn_frame(self._rollouts)
+        self._compressor = zstandard.ZstdCompressor(level=3)
+
+    def write(self, step: int, metrics: dict[str, float], rollouts: Iterable[dict[str, Any]]) -> bool:
+        """Appends a step; False when it was on disk already."""
+        if step > self._last_rollout_step:
+            lines = "".join(json.dumps({"step": step, **rollout}) + "\n" for rollout in rollouts)
+            with self._rollouts.open("ab") as file:
+                file.write(self._compressor.compress(lines.encode()))
+            self._last_rollout_step = step
+        if step <= self.last_step:
+            return False
+        line = json.dumps({"step": step, "time": time.time(), "metrics": metrics}) + "\n"
+        with self._metrics.open("a") as file:
+            file.write(line)
+        self.last_step = step
+        self.last_values |= metrics
+        return True
+
+
+def read_metrics(path: Path) -> Iterator[dict[str, Any]]:
+    """Lines of a metrics file, in order; none when there is no file. A line without its newline is left out."""
+    if not path.exists():
+        return
+    with path.open() as file:
+        for line in file:
+            if line.endswith("\n"):
+                yield json.loads(line)
+
+
+def read_rollouts(path: Path) -> Iterator[dict[str, Any]]:
+    """Rollouts of a run, in order; none when there is no file. An unfinished last frame is left out."""
+    for _, text in _frames(path):
+        for line in text.decode().splitlines():
+            yield json.loads(line)
+
+
+def _frames(path: Path) -> Iterator[tuple[int, bytes]]:
+    """Whole frames of a Zstandard file: the byte where each ends, and its content."""
+    if not path.exists():
+        return
+    data = path.read_bytes()
+    end = 0
+    while end < len(data):
+        decompressor = zstandard.ZstdDecompressor().decompressobj()
+        try:
+            content = decompressor.decompress(data[end:])
+        except zstandard.ZstdError:
+            return
+        if not decompressor.eof:
+            return
+        end = len(data) - len(decompressor.unused_data)
+        yield end, content
+
+
+def _cut_off_torn_line(path: Path) -> None:
+    if path.exists():
+        data = path.read_bytes()
+        whole = data.rfind(b"\n") + 1
+        if whole < len(data):
+            with path.open("r+b") as file:
+                file.truncate(whole)
+
+
+def _cut_off_torn_frame(path: Path) -> int:
+    """Step of the last whole frame, 0 for none."""
+    end, last_step = 0, 0
+    for end, content in _frames(path):  # noqa: B007 - the last end is wanted
+        last_step = json.loads(content.splitlines()[-1])["step"] if content else last_step
+    if path.exists() and end < path.stat().st_size:
+        with path.open("r+b") as file:
+            file.truncate(end)
+    return last_step

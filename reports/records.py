@@ -1,0 +1,126 @@
+"""Reads a study folder into plain data. Only the records on disk are read, so it works at any time of a study.
+
+A record that cannot be read is left out and named in `Study.notes`.
+"""
+
+import json
+import math
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from reports.study_data import Curve, Dimension, Study, Trial
+from sweeps.study_folder import StudyFolder, TrialFolder
+
+# Several times faster than the pure Python loader, and not built on every machine.
+_YamlLoader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+def read_study(study_dir: Path) -> Study:
+    """Reads all records of a study folder.
+
+    Raises:
+        ValueError: the folder holds no study.
+    """
+    folder = StudyFolder(Path(study_dir))
+    if not folder.exists:
+        raise ValueError(f"{study_dir}: not a study, it has no sweep.yaml")
+    notes: list[str] = []
+    config_text = folder.sweep_file.read_text()
+    try:
+        config = yaml.load(config_text, Loader=_YamlLoader)
+    except yaml.YAMLError as error:
+        notes.append(f"sweep.yaml is not readable: {error}")
+        config = {}
+    if not isinstance(config, dict):
+        config = {}
+    controller = _read_json(folder.controller_file, notes) or {}
+    is_running = controller.get("state") == "running" and folder.live_controller() is not None
+    return Study(
+        name=folder.name,
+        folder=folder.path,
+        config=config,
+        config_text=config_text,
+        dimensions=[_read_dimension(name, entry) for name, entry in (config.get("search_space") or {}).items()],
+        trials=[_read_trial(trial, is_running, notes) for trial in folder.trials()],
+        preflight=_read_json(folder.preflight_file, notes),
+        final=_read_json(folder.final_file, notes),
+        controller=controller,
+        is_running=is_running,
+        notes=notes,
+    )
+
+
+def _read_trial(folder: TrialFolder, is_running: bool, notes: list[str]) -> Trial:
+    params = _read_json(folder.params_file, notes) or {}
+    outcome = _read_json(folder.outcome_file, notes) or {}
+    curves, times = _read_curves(folder.metrics_file, notes)
+    objective = outcome.get("objective")
+    duration = outcome.get("duration_s")
+    if duration is None and len(times) > 1:
+        duration = times[-1] - times[0]
+    return Trial(
+        number=folder.number,
+        state=outcome.get("state") or ("running" if is_running else "interrupted"),
+        params=params.get("params") or {},
+        source=params.get("source") or "sampler",
+        seed=params.get("seed"),
+        objective=objective if objective is not None and math.isfinite(objective) else None,
+        reason=outcome.get("reason"),
+        last_step=outcome.get("last_step") or max((curve.steps[-1] for curve in curves.values()), default=0),
+        duration_s=duration,
+        started_at=outcome.get("started_at") or (times[0] if times else None),
+        ended_at=outcome.get("ended_at") or (times[-1] if times else None),
+        checkpoint=outcome.get("checkpoint"),
+        num_retries=outcome.get("num_retries") or 0,
+        folder=folder.path,
+        curves=curves,
+    )
+
+
+def _read_curves(path: Path, notes: list[str]) -> tuple[dict[str, Curve], list[float]]:
+    """Curves of metrics.jsonl and the times of its steps; a line that its writer has not finished is left out."""
+    points: dict[str, tuple[list[int], list[float]]] = defaultdict(lambda: ([], []))
+    times: list[float] = []
+    lines = path.read_text(errors="replace").split("\n") if path.is_file() else []
+    num_unreadable = 0
+    for line in lines[:-1]:
+        try:
+            record = json.loads(line)
+            step, metrics = int(record["step"]), dict(record["metrics"])
+        except (ValueError, KeyError, TypeError):
+            num_unreadable += 1
+            continue
+        if isinstance(record.get("time"), int | float):
+            times.append(record["time"])
+        for name, value in metrics.items():
+            if isinstance(value, int | float) and (not points[name][0] or points[name][0][-1] < step):
+                points[name][0].append(step)
+                points[name][1].append(float(value))
+    if num_unreadable:
+        notes.append(f"{path.parent.name}/{path.name}: {num_unreadable} lines are not readable and left out")
+    return {name: Curve(*found) for name, found in points.items() if found[0]}, times
+
+
+def _read_dimension(name: str, entry: dict[str, Any]) -> Dimension:
+    values = entry.get("values")
+    return Dimension(
+        name=name,
+        values=list(values) if values is not None else None,
+        low=entry.get("min"),
+        high=entry.get("max"),
+        log=bool(entry.get("log")),
+        when=entry.get("when"),
+    )
+
+
+def _read_json(path: Path, notes: list[str]) -> dict[str, Any] | None:
+    try:
+        return json.loads(path.read_text())
+    except FileNotFoundError:
+        return None
+    except json.JSONDecodeError as error:
+        notes.append(f"{path.name} is not readable: {error}")
+        return None

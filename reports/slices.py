@@ -1,0 +1,103 @@
+"""The objective against each setting, and where in the space trials were stable."""
+
+from typing import Any
+
+from reports import formats, theme
+from reports.estimates import Z95
+from reports.study_data import Dimension, Study, Trial
+from reports.trial_groups import describe, group, style
+
+
+def slice_figures(study: Study) -> list[theme.Figure]:
+    """For each setting, the objective of every trial that reached one."""
+    scored = [trial for trial in study.trials if study.score(trial) is not None]
+    return [_slice(study, dimension, scored) for dimension in study.dimensions if scored]
+
+
+def _slice(study: Study, dimension: Dimension, trials: list[Trial]) -> theme.Figure:
+    traces = []
+    for trial in trials:
+        estimate = study.score_estimate(trial)
+        if estimate is None or dimension.name not in trial.params:
+            continue
+        note = "" if trial.objective is not None else " (last value before it was stopped)"
+        trace = _point(study, trial, _coordinate(dimension, trial), estimate.mean)
+        trace["hovertemplate"] = (
+            f"{describe(study, trial)}<br>{formats.chart_text(study.objective)}: <b>{estimate}</b>{note}<extra></extra>"
+        )
+        if estimate.se is not None:
+            color = trace["marker"]["color"]
+            trace["error_y"] = {
+                "type": "data",
+                "array": [Z95 * estimate.se],
+                "thickness": 1,
+                "width": 2,
+                "color": color,
+            }
+        traces.append(trace)
+    shapes = []
+    if study.preflight and isinstance(study.preflight.get(study.objective), int | float):
+        y = study.preflight[study.objective]
+        line = {"color": theme.MUTED, "width": 1.2, "dash": "dot"}
+        shapes = [{"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": y, "y1": y, "line": line, "layer": "below"}]
+    layout = theme.frame(_axis(dimension), theme.axis(formats.chart_text(study.objective)), shapes=shapes)
+    return theme.Figure(f"slice-{dimension.name}", dimension.name, "", traces, layout, 280)
+
+
+def stability_figures(study: Study) -> list[theme.Figure]:
+    """The learning rate (or else the first setting with a range) against each other setting, by outcome."""
+    ranges = [dimension for dimension in study.dimensions if dimension.values is None]
+    across = next((d for d in ranges if d.name in ("lr", "optim.lr")), ranges[0] if ranges else None)
+    if across is None or not study.trials:
+        return []
+    return [_map(study, across, other) for other in study.dimensions if other.name != across.name]
+
+
+def _map(study: Study, across: Dimension, up: Dimension) -> theme.Figure:
+    traces = []
+    for trial in study.trials:
+        if across.name not in trial.params or up.name not in trial.params:
+            continue
+        trace = _point(study, trial, _coordinate(across, trial), _coordinate(up, trial))
+        score = f"{formats.chart_text(study.objective)}: <b>{formats.value(study.score(trial))}</b>"
+        trace["marker"]["size"] = 11 if group(study, trial) != "best" else 16
+        trace["hovertemplate"] = f"{describe(study, trial)}<br>{score}<extra></extra>"
+        traces.append(trace)
+    layout = theme.frame(_axis(across), _axis(up))
+    return theme.Figure(f"stability-{up.name}", f"{across.name} and {up.name}", "", traces, layout, 300)
+
+
+def _point(study: Study, trial: Trial, x: Any, y: Any) -> dict[str, Any]:
+    look = style(study, trial)
+    size = 14 if look.group == "best" else 9
+    return {
+        "type": "scatter",
+        "mode": "markers",
+        "x": [x],
+        "y": [y],
+        "marker": {
+            "symbol": look.symbol,
+            "size": size,
+            "color": look.color,
+            "line": {"width": 1, "color": theme.PANEL if not look.symbol.endswith("open") else look.color},
+        },
+        "meta": {"group": look.group, "trial": trial.number},
+    }
+
+
+def _coordinate(dimension: Dimension, trial: Trial) -> Any:
+    value = trial.params[dimension.name]
+    return formats.chart_text(value) if dimension.values is not None else value
+
+
+def _axis(dimension: Dimension) -> dict[str, Any]:
+    title = formats.chart_text(dimension.name)
+    if dimension.values is not None:
+        values = sorted(dimension.values) if dimension.is_numeric else dimension.values
+        names = [formats.chart_text(value) for value in values]
+        return theme.axis(
+            title, type="category", categoryorder="array", categoryarray=names, range=[-0.5, len(names) - 0.5]
+        )
+    if dimension.log:
+        return theme.axis(f"{title} (log)", type="log", dtick="D2", tickformat="~e")
+    return theme.axis(title)

@@ -1,0 +1,149 @@
+"""A search space at work: what a trial may draw, and the TrainConfig that a draw makes.
+
+A key is a short name (`SHORT_NAMES`) or the dotted path of a TrainConfig field. Optuna is imported where it is used.
+"""
+
+from collections.abc import Mapping
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any
+
+from grpo_core.config import AlgorithmConfig, TrainConfig
+from grpo_core.presets import PRESETS
+from sweeps.sections import Dimension, SweepConfig
+from sweeps.train_fields import SHORT_NAMES, TrainField, field_of, get_value
+
+if TYPE_CHECKING:
+    import optuna
+    from optuna.distributions import BaseDistribution
+
+__all__ = [
+    "SHORT_NAMES",
+    "apply_params",
+    "default_params",
+    "distributions",
+    "in_order",
+    "is_active",
+    "path_of",
+    "points",
+    "suggest",
+]
+
+Space = Mapping[str, Dimension]
+
+
+def path_of(key: str) -> str:
+    """The dotted TrainConfig path that a search-space key means."""
+    return SHORT_NAMES.get(key, key)
+
+
+def apply_params(train: TrainConfig, params: Mapping[str, Any]) -> TrainConfig:
+    """`train` with the drawn params in place, validated again; raises ValueError where they do not fit together.
+
+    Another `algorithm.name` brings the knobs of its preset; knobs that differ from the old preset's are kept.
+    """
+    data = train.model_dump(mode="python")
+    drawn = {path_of(key): value for key, value in params.items()}
+    name = drawn.get("algorithm.name", train.algorithm.name)
+    if name != train.algorithm.name and name in PRESETS:
+        preset = AlgorithmConfig(name=train.algorithm.name).model_dump()
+        data["algorithm"] = {key: value for key, value in data["algorithm"].items() if value != preset[key]}
+    for path, value in drawn.items():
+        *sections, leaf = path.split(".")
+        section = data
+        for part in sections:
+            section = section[part]
+        section[leaf] = value
+    return TrainConfig.model_validate(data)
+
+
+def default_params(config: SweepConfig) -> dict[str, Any]:
+    """The file's own value of every searched key that is active at these values: the params of trial 0."""
+    values = {key: get_value(config.train, path_of(key)) for key in config.search_space}
+    return {key: value for key, value in values.items() if is_active(key, config.search_space, values)}
+
+
+def is_active(key: str, space: Space, params: Mapping[str, Any]) -> bool:
+    """Whether a key exists under these params: each key of its `when` is itself active and has a value listed there."""
+    return all(
+        parent in params and params[parent] in as_choices(wanted) and is_active(parent, space, params)
+        for parent, wanted in space[key].when.items()
+    )
+
+
+def as_choices(wanted: Any) -> list[Any]:
+    """The values of one entry of `when`, which may be a value or a list."""
+    return list(wanted) if isinstance(wanted, list | tuple) else [wanted]
+
+
+def in_order(space: Space) -> list[str]:
+    """The keys of a space, those that a `when` reads before those that have it, else as in the file."""
+    ordered: list[str] = []
+
+    def add(key: str) -> None:
+        if key not in ordered:
+            for parent in space[key].when:
+                add(parent)
+            ordered.append(key)
+
+    for key in space:
+        add(key)
+    return ordered
+
+
+def suggest(trial: "optuna.Trial", space: Space) -> dict[str, Any]:
+    """Params that `trial` draws from the space; keys whose `when` does not hold are left out."""
+    params: dict[str, Any] = {}
+    for key in in_order(space):
+        dimension = space[key]
+        if not is_active(key, space, params):
+            continue
+        if dimension.values is not None:
+            params[key] = trial.suggest_categorical(key, dimension.values)
+        elif _field(key).kind == "integer":
+            low, high = int(dimension.min or 0), int(dimension.max or 0)
+            params[key] = trial.suggest_int(key, low, high, step=int(dimension.step or 1), log=dimension.log)
+        else:
+            low_f, high_f = float(dimension.min or 0), float(dimension.max or 0)
+            step = None if dimension.step is None else float(dimension.step)
+            params[key] = trial.suggest_float(key, low_f, high_f, step=step, log=dimension.log)
+    return params
+
+
+def distributions(space: Space) -> "dict[str, BaseDistribution]":
+    """The Optuna distribution of every key."""
+    from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+
+    found: dict[str, BaseDistribution] = {}
+    for key, dimension in space.items():
+        if dimension.values is not None:
+            found[key] = CategoricalDistribution(dimension.values)
+        elif _field(key).kind == "integer":
+            low, high = int(dimension.min or 0), int(dimension.max or 0)
+            found[key] = IntDistribution(low, high, log=dimension.log, step=int(dimension.step or 1))
+        else:
+            low_f, high_f = float(dimension.min or 0), float(dimension.max or 0)
+            step = None if dimension.step is None else float(dimension.step)
+            found[key] = FloatDistribution(low_f, high_f, log=dimension.log, step=step)
+    return found
+
+
+def points(key: str, dimension: Dimension, limit: int = 1000) -> list[Any] | None:
+    """Every value that a key may take, or None where it is a continuous range or has more than `limit`."""
+    if dimension.values is not None:
+        return list(dimension.values)
+    if dimension.min is None or dimension.max is None:
+        return None
+    if dimension.step is None and _field(key).kind != "integer":
+        return None
+    low, high, step = (Fraction(repr(number)) for number in (dimension.min, dimension.max, dimension.step or 1))
+    num_points = int((high - low) / step) + 1
+    if num_points > limit:
+        return None
+    as_number = int if _field(key).kind == "integer" else float
+    return [as_number(low + step * place) for place in range(num_points)]
+
+
+def _field(key: str) -> TrainField:
+    found = field_of(key)
+    assert found is not None, f"{key} was let through as a search-space key"
+    return found

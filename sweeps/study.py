@@ -1,0 +1,288 @@
+"""The study in Optuna: which settings come next, what the pruner says, what the sampler is told.
+
+Optuna's storage is written by one controller only and follows the records on disk: a storage that was lost is rebuilt.
+"""
+
+import json
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import optuna
+import sqlalchemy.event
+from optuna.distributions import distribution_to_json, json_to_distribution
+from optuna.storages import RDBStorage
+from optuna.trial import FrozenTrial, TrialState, create_trial
+
+from sweeps.grid import combinations
+from sweeps.sampling import READS_ONLY_COMPLETE, build_pruner, build_sampler
+from sweeps.search_space import default_params, suggest
+from sweeps.sections import SweepConfig
+from sweeps.study_folder import StudyFolder, TrialFolder
+
+if TYPE_CHECKING:
+    import sqlite3
+
+T = TypeVar("T")
+
+#: Name of the constraint that every finished trial carries, 0 where nothing was breached.
+CONSTRAINT = "stability"
+_SKIPPED = "skipped"
+_TOLD = {"complete": TrialState.COMPLETE, "pruned": TrialState.PRUNED, "failed": TrialState.FAIL}
+_BUSY_TIMEOUT_S = 20.0
+_RETRY_PAUSES_S = (0.2, 1.0, 3.0)
+
+
+@dataclass(frozen=True)
+class Draw:
+    """What one trial is to run; `repeat_of` names the trial whose settings it runs again with another seed."""
+
+    number: int
+    params: dict[str, Any]
+    distributions: dict[str, str]
+    source: str
+    seed: int
+    repeat_of: int | None = None
+
+    def record(self) -> dict[str, Any]:
+        """The content of params.json."""
+        repeat = {} if self.repeat_of is None else {"repeat_of": self.repeat_of}
+        fields = ("number", "params", "distributions", "seed", "source")
+        return {**{field: getattr(self, field) for field in fields}, **repeat}
+
+
+class SweepStudy:
+    """One study in Optuna's storage, opened by its only controller.
+
+    Opening creates it, with the file's own defaults as trial 0, or takes up what an earlier controller left: outcomes
+    on disk that were not told are told, and trials without one are handed out again by `draw`.
+    """
+
+    def __init__(self, config: SweepConfig, folder: StudyFolder) -> None:
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        self.config = config
+        self._folder = folder
+        self._storage = open_storage(config, folder)
+        sampler = build_sampler(config)
+        # The sampler must not see the pruner: under Hyperband Optuna would show it only the trials of one bracket,
+        # a third of a study of 16. `report` asks the pruner itself.
+        self._pruner = build_pruner(config)
+        self._study = optuna.create_study(
+            study_name=config.study.name,
+            storage=self._storage,
+            direction=config.study.objective.direction,
+            sampler=sampler,
+            pruner=optuna.pruners.NopPruner(),
+            load_if_exists=True,
+        )
+        self._handed_out: dict[int, optuna.Trial] = {}
+        if not self._trials():
+            self._rebuild()
+        self._study.sampler = build_sampler(config, num_trials=len(self._trials()))
+        for trial in self._trials():
+            outcome = folder.trial(trial.number).outcome()
+            if trial.state == TrialState.RUNNING and outcome is not None:
+                self.tell(outcome)
+
+    @property
+    def num_attempts(self) -> int:
+        """Trials that were started, ended or not; draws that were skipped for a repetition do not count."""
+        return sum(_is_attempt(trial) for trial in self._trials())
+
+    @property
+    def num_left(self) -> int:
+        """Trials that this study may still start or go on with."""
+        unfinished = len([number for number in self._unfinished() if number not in self._handed_out])
+        return unfinished + max(0, self.config.study.n_trials - self.num_attempts)
+
+    def draw(self) -> Draw | None:
+        """The next trial to run, one that an earlier controller left before a new one; None when none is left."""
+        while True:
+            waiting = [number for number in self._unfinished() if number not in self._handed_out]
+            if waiting:
+                draw = self._take_up(waiting[0])
+                if draw is not None:
+                    return draw
+            elif self.num_attempts < self.config.study.n_trials:
+                self._ask()
+            else:
+                return None
+
+    def report(self, number: int, step: int, value: float) -> bool:
+        """Records the objective at an evaluation step; True when the pruner would stop the trial there."""
+        trial = self._handed_out[number]
+        if step not in self._frozen(number).intermediate_values:
+            _patiently(lambda: trial.report(value, step))
+        # A trial at its last step has cost all that it can cost.
+        return step < self.config.train.num_steps and self._pruner.prune(self._study, self._frozen(number))
+
+    def tell(self, outcome: dict[str, Any]) -> None:
+        """Ends a trial as its outcome record says; a second telling changes nothing."""
+        number = outcome["number"]
+        state, value = self._as_told(outcome)
+        trial = self._handed_out.get(number) or self._reattach(number)
+        if CONSTRAINT not in trial.constraints and state != TrialState.FAIL:
+            _patiently(lambda: trial.set_constraint(CONSTRAINT, outcome.get("constraint", 0.0)))
+        _patiently(lambda: self._study.tell(trial, value, state=state, skip_if_finished=True))
+
+    def _ask(self) -> None:
+        """Creates the next trial in the storage, without its params."""
+        if self.config.study.sampler.name == "grid":
+            unvisited = self._unvisited()
+            if unvisited is not None:
+                self._study.enqueue_trial(unvisited)
+        _patiently(self._study.ask)
+
+    def _take_up(self, number: int) -> Draw | None:
+        """Draws what trial `number` lacks, and hands it out; None where it would only repeat another."""
+        trial = self._reattach(number)
+        # An earlier controller may have died between two of these draws: what is there already stays as it is.
+        params = _patiently(lambda: suggest(trial, self.config.search_space))
+        recorded = self._folder.trial(number).params()
+        if recorded is not None:
+            draw = Draw(**{"repeat_of": None, **recorded})
+        else:
+            twins = self._twins(number, params)
+            if twins and self._skip_for_another(trial, twins[0]):
+                return None
+            is_default = number == 0 and params == default_params(self.config)
+            draw = Draw(
+                number=number,
+                params=params,
+                distributions={name: distribution_to_json(value) for name, value in trial.distributions.items()},
+                source="defaults" if is_default else "sampler",
+                seed=self.config.train.seed + len(twins),
+                repeat_of=twins[0] if twins else None,
+            )
+        self._handed_out[number] = trial
+        return draw
+
+    def _skip_for_another(self, trial: optuna.Trial, twin: int) -> bool:
+        """Ends a trial that would repeat `twin` and queues settings that no trial ran; False where there are none."""
+        unvisited = self._unvisited()
+        if unvisited is None:
+            return False
+        # Its number is used up, but it is no attempt: nothing ever ran under it.
+        trial.set_user_attr(_SKIPPED, f"settings of trial {twin}")
+        self._study.enqueue_trial(unvisited)
+        self._study.tell(trial, state=TrialState.FAIL)
+        return True
+
+    def _reattach(self, number: int) -> optuna.Trial:
+        return _patiently(lambda: optuna.Trial(self._study, self._frozen(number)._trial_id))
+
+    def _trials(self) -> list[FrozenTrial]:
+        return _patiently(lambda: self._study.get_trials(deepcopy=False))
+
+    def _frozen(self, number: int) -> FrozenTrial:
+        return self._trials()[number]
+
+    def _unfinished(self) -> list[int]:
+        return [trial.number for trial in self._trials() if trial.state == TrialState.RUNNING]
+
+    def _twins(self, number: int, params: dict[str, Any]) -> list[int]:
+        """Earlier trials with these params; failed ones do not count, since their settings were never measured."""
+        alive = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.RUNNING)
+        same = (t for t in self._trials() if t.number < number and t.state in alive and _is_attempt(t))
+        return [trial.number for trial in same if _key(trial.params) == _key(params)]
+
+    def _unvisited(self) -> dict[str, Any] | None:
+        """Settings that no trial ran, in seeded order; None where all did, or they are endless."""
+        visited = {_key(trial.params) for trial in self._trials() if not _is_skipped(trial)}
+        visited |= {_key(trial.system_attrs.get("fixed_params", {})) for trial in self._trials()}
+        options = combinations(self.config.search_space, seed=self.config.study.sampler.seed)
+        return next((params for params in options if _key(params) not in visited), None)
+
+    def _as_told(self, outcome: dict[str, Any]) -> tuple[TrialState, float | None]:
+        state = {"complete": TrialState.COMPLETE, "pruned": TrialState.PRUNED, "failed": TrialState.FAIL}[
+            outcome["state"]
+        ]
+        breach = state == TrialState.PRUNED and outcome.get("constraint", 0.0) > 0
+        if breach and self.config.study.sampler.name in READS_ONLY_COMPLETE:
+            worst = self._worst_objective()
+            if worst is not None:
+                return TrialState.COMPLETE, worst
+        return state, outcome["objective"] if state == TrialState.COMPLETE else None
+
+    def _worst_objective(self) -> float | None:
+        values = [value for trial in self._trials() for value in (*trial.intermediate_values.values(), trial.value)]
+        finite = [value for value in values if value is not None and math.isfinite(value)]
+        worst = min if self.config.study.objective.direction == "maximize" else max
+        return worst(finite, default=None)
+
+    def _rebuild(self) -> None:
+        """Fills an empty storage from the trials on disk, or with trial 0 where there are none."""
+        folders = {folder.number: folder for folder in self._folder.trials()}
+        if 0 not in folders:
+            self._study.enqueue_trial(default_params(self.config))
+        for number in range(0 if 0 in folders else 1, max(folders, default=-1) + 1):
+            self._study.add_trial(self._from_disk(folders[number]) if number in folders else _skipped_trial())
+
+    def _from_disk(self, folder: TrialFolder) -> FrozenTrial:
+        record, outcome = folder.params(), folder.outcome()
+        assert record is not None
+        state, value = (TrialState.RUNNING, None) if outcome is None else self._as_told(outcome)
+        reported = {
+            line["step"]: line["metrics"][self.config.study.objective.metric]
+            for line in folder.steps()
+            if math.isfinite(line["metrics"].get(self.config.study.objective.metric, math.nan))
+        }
+        if state == TrialState.PRUNED and reported:
+            value = reported[max(reported)]
+        learned = outcome is not None and state != TrialState.FAIL
+        return create_trial(
+            state=state,
+            value=value,
+            params=record["params"],
+            distributions={name: json_to_distribution(text) for name, text in record["distributions"].items()},
+            intermediate_values=reported,
+            constraints={CONSTRAINT: outcome.get("constraint", 0.0)} if learned and outcome else None,
+        )
+
+
+def open_storage(config: SweepConfig, folder: StudyFolder) -> RDBStorage:
+    """The storage that the file names, or `study.db` in the study's folder, made to wait for a lock and not to fail."""
+    if config.study.storage is not None and not config.study.storage.startswith("sqlite"):
+        return RDBStorage(config.study.storage, engine_kwargs={"pool_pre_ping": True})
+    folder.path.mkdir(parents=True, exist_ok=True)
+    url = config.study.storage or f"sqlite:///{folder.study_db.resolve()}"
+    storage = _patiently(lambda: RDBStorage(url, engine_kwargs={"connect_args": {"timeout": _BUSY_TIMEOUT_S}}))
+
+    @sqlalchemy.event.listens_for(storage.engine, "connect")
+    def _let_readers_in(connection: "sqlite3.Connection", _: object) -> None:
+        # A reader (status, a dashboard) then never waits for the controller, nor the controller for it.
+        connection.execute("PRAGMA journal_mode=WAL")
+        connection.execute("PRAGMA synchronous=NORMAL")
+
+    storage.engine.dispose()
+    return storage
+
+
+def _is_skipped(trial: FrozenTrial) -> bool:
+    return _SKIPPED in trial.user_attrs
+
+
+def _is_attempt(trial: FrozenTrial) -> bool:
+    return trial.state != TrialState.WAITING and not _is_skipped(trial)
+
+
+def _skipped_trial() -> FrozenTrial:
+    return create_trial(state=TrialState.FAIL, user_attrs={_SKIPPED: "no record on disk"})
+
+
+def _key(params: dict[str, Any]) -> str:
+    """Params as text that is equal for equal settings, float error in the last places aside."""
+    rounded = {k: float(f"{v:.12g}") if isinstance(v, float) else v for k, v in params.items()}
+    return json.dumps(rounded, sort_keys=True)
+
+
+def _patiently(call: Callable[[], T]) -> T:
+    """The result of `call`, tried again a few times when another process holds the storage."""
+    for pause_s in _RETRY_PAUSES_S:
+        try:
+            return call()
+        except (optuna.exceptions.StorageInternalError, sqlalchemy.exc.OperationalError):
+            time.sleep(pause_s)
+    return call()
