@@ -18,13 +18,13 @@ def compute_advantages(rewards: Tensor, algorithm: AlgorithmConfig) -> Tensor:
     """
     scored = ~rewards.isnan()
     centred = torch.where(scored & ~dead_groups(rewards).unsqueeze(-1), _centre(rewards, scored, algorithm), 0.0)
-    # The scale is applied after centring: a power-of-two-free factor would round equal rewards apart.
-    scaled = centred * algorithm.reward_scale
-    return scaled / _scale(scaled, rewards * algorithm.reward_scale, scored, algorithm.advantage_scale)
+    return (
+        centred * algorithm.reward_scale / _scale(rewards * algorithm.reward_scale, scored, algorithm.advantage_scale)
+    )
 
 
 def dead_groups(rewards: Tensor) -> Tensor:
-    """True for groups that carry no signal, all scored rewards being equal: `[num_groups, group_size] -> [num_groups]`."""
+    """True for groups whose scored rewards are all equal, no signal: `[num_groups, group_size] -> [num_groups]`."""
     highest = rewards.nan_to_num(nan=-torch.inf, posinf=torch.inf, neginf=-torch.inf).amax(dim=-1)
     lowest = torch.where(rewards.isnan(), torch.inf, rewards).amin(dim=-1)
     return highest <= lowest
@@ -59,9 +59,9 @@ def _none(rewards: Tensor, scored: Tensor) -> Tensor:
 BASELINES = {"mean": _mean, "median": _median, "leave_one_out": _leave_one_out, "none": _none}
 
 
-def _scale(scaled: Tensor, rewards: Tensor, scored: Tensor, kind: str) -> Tensor:
+def _scale(rewards: Tensor, scored: Tensor, kind: str) -> Tensor:
     if kind == "none":
-        return torch.ones_like(scaled[..., :1])
+        return torch.ones_like(rewards[..., :1])
     if kind == "batch_std":
         rewards, scored = rewards.reshape(1, -1), scored.reshape(1, -1)
     deviation = torch.where(scored, rewards - _mean(rewards, scored), 0.0)

@@ -10,42 +10,44 @@ from transformers.cache_utils import DynamicLayer
 
 
 class BufferedLayer(DynamicLayer):
-    """A cache layer that writes new tokens into a buffer sized once, where `DynamicLayer` copies the whole at each token.
+    """A cache layer that writes new tokens into a buffer sized once; `DynamicLayer` copies everything at each token.
 
     Keys and values are `[rows, heads, tokens, head_dim]`. For sampling only: writing in place has no gradient.
     """
 
     def __init__(self, prompt: DynamicLayer, rows: Tensor, capacity: int) -> None:
         super().__init__()
-        _, heads, self.length, head_dim = prompt.keys.shape
+        assert prompt.keys is not None and prompt.values is not None
         self.is_initialized = True
         self.dtype, self.device = prompt.keys.dtype, prompt.keys.device
-        self.key_buffer = prompt.keys.new_empty(len(rows), heads, capacity, head_dim)
-        self.value_buffer = prompt.values.new_empty(len(rows), heads, capacity, head_dim)
-        self.key_buffer[:, :, : self.length] = prompt.keys[rows]
-        self.value_buffer[:, :, : self.length] = prompt.values[rows]
+        self.length: int = prompt.keys.shape[2]
+        self.key_buffer = self._buffer(prompt.keys, rows, capacity)
+        self.value_buffer = self._buffer(prompt.values, rows, capacity)
         self._show()
 
-    def _show(self) -> None:
-        self.keys = self.key_buffer[:, :, : self.length]
-        self.values = self.value_buffer[:, :, : self.length]
+    def _buffer(self, old: Tensor, rows: Tensor, capacity: int) -> Tensor:
+        """`rows` of `old` at the start of a tensor with room for `capacity` tokens."""
+        buffer = old.new_empty(len(rows), old.shape[1], capacity, old.shape[3])
+        buffer[:, :, : self.length] = old[rows, :, : self.length]
+        return buffer
+
+    def _show(self) -> tuple[Tensor, Tensor]:
+        self.keys = keys = self.key_buffer[:, :, : self.length]
+        self.values = values = self.value_buffer[:, :, : self.length]
+        return keys, values
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
         end = self.length + key_states.shape[-2]
         self.key_buffer[:, :, self.length : end] = key_states
         self.value_buffer[:, :, self.length : end] = value_states
         self.length = end
-        self._show()
-        return self.keys, self.values
+        return self._show()
 
     def keep_rows(self, rows: Tensor) -> None:
         """Drops all rows but `rows [kept]`."""
         capacity = self.key_buffer.shape[2]
-        for name in ("key_buffer", "value_buffer"):
-            old = getattr(self, name)
-            new = old.new_empty(len(rows), old.shape[1], capacity, old.shape[3])
-            new[:, :, : self.length] = old[rows, :, : self.length]
-            setattr(self, name, new)
+        self.key_buffer = self._buffer(self.key_buffer, rows, capacity)
+        self.value_buffer = self._buffer(self.value_buffer, rows, capacity)
         self._show()
 
 
@@ -66,9 +68,10 @@ def new_cache(model: PreTrainedModel) -> DynamicCache:
 
 
 def sampling_cache(prompts: DynamicCache, rows: Tensor, capacity: int) -> DynamicCache:
-    """The prompts' cache repeated for each completion (`rows[i]` is completion i's prompt), room for `capacity` tokens."""
+    """The prompts' cache for each completion, with room for `capacity` tokens; `rows[i]` is completion i's prompt."""
     cache = DynamicCache()
-    cache.layers = [BufferedLayer(layer, rows, capacity) for layer in prompts.layers]
+    cache.layers = [BufferedLayer(layer, rows, capacity) for layer in prompts.layers if isinstance(layer, DynamicLayer)]
+    assert len(cache.layers) == len(prompts.layers), "new_cache refuses other layers"
     return cache
 
 

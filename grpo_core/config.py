@@ -135,7 +135,9 @@ class AlgorithmConfig(Section):
                 f"group_size={self.group_size}: a group needs at least 2 completions for a baseline; use 2 to 64"
             )
         if self.clip_range >= 1 and self.clipping == "surrogate":
-            raise ValueError(f"clip_range={self.clip_range}: 1 or more clips no ratio from below; use 0 < clip_range < 1")
+            raise ValueError(
+                f"clip_range={self.clip_range}: 1 or more clips no ratio from below; use 0 < clip_range < 1"
+            )
         return self
 
 

@@ -59,9 +59,7 @@ def _evaluate_part(
     prompts = [policy.encode_prompt(task.prompt(problem)) for problem in problems]
     sampled = sample_groups(policy, prompts, num_samples, config.rollout, generator=draws)
     completions = decode_completions(policy, sampled)
-    scores = [
-        score_completion(task, problems[place // num_samples], each) for place, each in enumerate(completions)
-    ]
+    scores = [score_completion(task, problems[place // num_samples], each) for place, each in enumerate(completions)]
     greedy: list[float | None] = [None] * len(problems)
     if config.eval.greedy:
         likeliest = decode_completions(policy, sample_groups(policy, prompts, 1, config.rollout, greedy=True))

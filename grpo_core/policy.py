@@ -5,6 +5,7 @@ from pathlib import Path
 
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.utils.logging import disable_progress_bar
 
 from grpo_core.config import PolicyConfig
 from grpo_core.tasks import Task
@@ -33,6 +34,7 @@ class Policy:
 
     def save(self, folder: Path) -> None:
         """Writes model and tokenizer so that `AutoModelForCausalLM` and `AutoTokenizer` load them."""
+        disable_progress_bar()
         self.model.save_pretrained(folder)
         self.tokenizer.save_pretrained(folder)
 
@@ -48,8 +50,10 @@ def load_policy(config: PolicyConfig, task: Task, folder: Path | None = None) ->
                 f"policy.name='tiny': its word-level tokenizer needs a task with a closed vocabulary, and {task.name} "
                 "has none; use task.name: grade_school, or a hub id or local folder as policy.name"
             )
-        tokenizer = word_tokenizer(task.words)
-        return _policy(tiny_model(config, tokenizer), tokenizer)
+        words = word_tokenizer(task.words)
+        return _policy(tiny_model(config, words), words)
+    # A saved or loaded policy is one file; a bar for it only tears the log and the live table.
+    disable_progress_bar()
     source = str(folder) if folder is not None else config.name
     files = {"gguf_file": config.gguf_file} if config.gguf_file and folder is None else {}
     try:

@@ -84,8 +84,10 @@ def _sample_chunk(
     num_rows, limit = len(prompt_index), config.max_new_tokens
     tokens = torch.full((num_rows, limit), policy.pad_id, device=model.device)
     mask = torch.zeros(num_rows, limit, dtype=torch.bool, device=model.device)
-    logprobs = torch.zeros(num_rows, limit, device=model.device)
-    entropy = torch.zeros(num_rows, limit, device=model.device)
+    # float32 for half-precision weights too; a float64 model keeps its digits.
+    dtype = torch.float64 if model.dtype == torch.float64 else torch.float32
+    logprobs = torch.zeros(num_rows, limit, device=model.device, dtype=dtype)
+    entropy = torch.zeros(num_rows, limit, device=model.device, dtype=dtype)
     ended = torch.zeros(num_rows, dtype=torch.bool, device=model.device)
     eos_ids = torch.tensor(policy.eos_ids, device=model.device)
 

@@ -94,10 +94,9 @@ def _cut_off_torn_line(path: Path) -> None:
 
 def _cut_off_torn_frame(path: Path) -> int:
     """Step of the last whole frame, 0 for none."""
-    end, last_step = 0, 0
-    for end, content in _frames(path):  # noqa: B007 - the last end is wanted
-        last_step = json.loads(content.splitlines()[-1])["step"] if content else last_step
-    if path.exists() and end < path.stat().st_size:
+    frames = list(_frames(path))
+    whole = frames[-1][0] if frames else 0
+    if path.exists() and whole < path.stat().st_size:
         with path.open("r+b") as file:
-            file.truncate(end)
-    return last_step
+            file.truncate(whole)
+    return int(json.loads(frames[-1][1].splitlines()[-1])["step"]) if frames else 0

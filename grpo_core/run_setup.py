@@ -53,7 +53,7 @@ def open_run(config: TrainConfig, run_dir: Path) -> Iterator[Run]:
             initial = load_policy(config.policy, task, start) if checkpoint else policy
             reference = _reference(initial, config, accelerator)
         learner = build_learner(policy, config, accelerator, ranks, reference)
-        state = {"step": 0, "num_skipped": 0.0}
+        state: dict[str, Any] = {"step": 0, "num_skipped": 0.0}
         if checkpoint:
             load_optimizer(checkpoint, learner.optimizer)
             state = load_state(checkpoint)
@@ -61,7 +61,9 @@ def open_run(config: TrainConfig, run_dir: Path) -> Iterator[Run]:
         if ranks.is_first:
             record = RunRecord(run_dir)
             (run_dir / "config.yaml").write_text(yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False))
-        yield Run(config, run_dir, task, policy, learner, accelerator, ranks, record, state["step"], state["num_skipped"])
+        yield Run(
+            config, run_dir, task, policy, learner, accelerator, ranks, record, state["step"], state["num_skipped"]
+        )
     finally:
         close_ranks(ranks)
 
@@ -71,7 +73,10 @@ def build_learner(
 ) -> Learner:
     """The training side of `policy`, wrapped by Accelerate for this process's device and ranks."""
     if config.compute.activation_checkpointing:
-        policy.model.gradient_checkpointing_enable({"use_reentrant": False})
+        model = policy.model
+        # transformers before 5.24 has only the older name, which the newer one deprecates.
+        enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
+        enable({"use_reentrant": False})
     forward = GroupForward(
         policy.model, config.rollout.temperature, share_prompts=not config.compute.activation_checkpointing
     )

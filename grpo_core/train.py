@@ -13,10 +13,10 @@ from grpo_core.batches import build_batch
 from grpo_core.checkpoints import newest_checkpoint, save_checkpoint
 from grpo_core.config import TrainConfig
 from grpo_core.evaluation import evaluate, evaluation_metrics
-from grpo_core.rollouts import Rollouts, sample_groups
+from grpo_core.rollouts import sample_groups
+from grpo_core.run_setup import Run, open_run
 from grpo_core.scoring import Score, decode_completions, score_completions
 from grpo_core.seeds import generator, shuffled
-from grpo_core.run_setup import Run, open_run
 from grpo_core.step_metrics import reward_metrics, reward_table, rollout_metrics, update_metrics
 from grpo_core.tasks import Completion, Problem, Task
 from grpo_core.update import learning_rate, update_policy

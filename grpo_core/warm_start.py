@@ -26,9 +26,7 @@ PROGRESS_EVERY = 10
 MAX_GRAD_NORM = 1.0
 
 
-def ensure_warm_start(
-    config: TrainConfig, on_progress: Callable[[dict[str, Any]], None] | None = None
-) -> Path | None:
+def ensure_warm_start(config: TrainConfig, on_progress: Callable[[dict[str, Any]], None] | None = None) -> Path | None:
     """Folder of the warm-started policy, trained if it is not in the cache yet; None when the config asks for none.
 
     `on_progress` gets `{"step", "num_steps", "loss"}` now and then. Two processes that want the same one at the same
@@ -66,7 +64,7 @@ def imitate(
     # Weights are shared by all trials, so the machine's own number of threads costs no trial its repeatability.
     threads = torch.get_num_threads()
     torch.set_num_threads(max(threads, len(os.sched_getaffinity(0))))
-    model = policy.model
+    model: torch.nn.Module = policy.model
     model.to("cuda" if torch.cuda.is_available() and config.compute.device != "cpu" else "cpu")
     model.train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=settings.lr, betas=(0.9, 0.99), weight_decay=0.0)

@@ -1,0 +1,71 @@
+"""What a rank of the two-rank tests runs: `python rank_jobs.py JOB FOLDER` under RANK and WORLD_SIZE."""
+
+import json
+import sys
+from pathlib import Path
+
+import torch
+
+from grpo_core.batches import build_batch
+from grpo_core.config import TrainConfig
+from grpo_core.policy import load_policy
+from grpo_core.ranks import PeerFailed, Signal, close_ranks, open_ranks
+from grpo_core.rollouts import Rollouts
+from grpo_core.run_setup import build_learner
+from grpo_core.tasks import load_task
+from grpo_core.train import Verdict, train
+from grpo_core.update import accumulate_gradients
+
+
+def gradient(folder: Path) -> None:
+    """Gradient of this rank's half of the batch in `folder`; rank 0 saves it."""
+    config = TrainConfig.model_validate_json((folder / "config.json").read_text())
+    accelerator, ranks = open_ranks(config.compute)
+    whole = torch.load(folder / "batch.pt", weights_only=True)
+    num_prompts, num_rows = len(whole["prompt_ids"]) // ranks.size, len(whole["ended"]) // ranks.size
+    prompts = slice(ranks.rank * num_prompts, (ranks.rank + 1) * num_prompts)
+    rows = slice(ranks.rank * num_rows, (ranks.rank + 1) * num_rows)
+    own = {name: values[prompts if name.startswith("prompt_") else rows] for name, values in whole.items()}
+    own["prompt_index"] = whole["prompt_index"][rows] - prompts.start
+    advantages = own.pop("advantages")
+    batch = build_batch(Rollouts(**own), advantages, mask_truncated=False)
+    policy = load_policy(config.policy, load_task(config.task))
+    learner = build_learner(policy, config, accelerator, ranks, reference=None)
+    sums, finite = accumulate_gradients(learner, batch, config)
+    assert finite
+    if ranks.is_first:
+        grads = torch.cat([weight.grad.flatten() for weight in policy.model.parameters()])
+        torch.save({"gradient": grads, "loss": sums["loss"]}, folder / "two_ranks.pt")
+    close_ranks(ranks)
+
+
+def pruned(folder: Path) -> None:
+    """A run that rank 0 prunes at step 2; every rank writes where it ended."""
+    config = TrainConfig.model_validate_json((folder / "config.json").read_text())
+    verdict = Verdict("prune", {"rule": "test"})
+    result = train(config, run_dir=folder / "run", on_step=lambda step, _: verdict if step == 2 else None)
+    import os
+
+    rank = os.environ["RANK"]
+    (folder / f"rank{rank}.json").write_text(json.dumps([result.status, result.last_step, result.reason]))
+
+
+def pooled(folder: Path) -> None:
+    """Sums and maxima over ranks, and an error of one rank heard by the other."""
+    config = TrainConfig.model_validate_json((folder / "config.json").read_text())
+    _, ranks = open_ranks(config.compute)
+    clipped, tokens = (3.0, 12.0) if ranks.rank == 0 else (3.0, 4.0)
+    sums = ranks.add_up({"clipped": clipped, "tokens": tokens})
+    largest = ranks.largest({"ratio": float(ranks.rank), "lost": float("nan") if ranks.rank else 1.0})
+    heard = None
+    try:
+        ranks.agree(Signal.ERROR if ranks.rank == 1 else Signal.GO)
+    except PeerFailed as error:
+        heard = str(error)
+    record = {"frac": sums["clipped"] / sums["tokens"], "largest": largest, "heard": heard}
+    (folder / f"rank{ranks.rank}.json").write_text(json.dumps(record))
+    close_ranks(ranks)
+
+
+if __name__ == "__main__":
+    {"gradient": gradient, "pruned": pruned, "pooled": pooled}[sys.argv[1]](Path(sys.argv[2]))
