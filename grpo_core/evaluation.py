@@ -107,7 +107,8 @@ def compare_on_test(config: TrainConfig, checkpoint: str | Path, out: Path) -> d
         task = load_task(config.task)
         problems = task.test[: config.eval.num_test_problems]
         results = {}
-        folders = {"base": ensure_warm_start(config), "winner": checkpoint_policy_folder(Path(checkpoint))}
+        start = ranks.from_first(ensure_warm_start(config) if ranks.is_first else None)
+        folders = {"base": start, "winner": checkpoint_policy_folder(Path(checkpoint))}
         for which, folder in folders.items():
             policy = load_policy(config.policy, task, folder)
             policy.model.to(accelerator.device)

@@ -37,7 +37,8 @@ def measure_base_policy(config: TrainConfig, run_dir: Path | str) -> dict[str, A
     accelerator, ranks = open_ranks(config.compute)
     try:
         task = load_task(config.task)
-        policy = load_policy(config.policy, task, ensure_warm_start(config))
+        start = ranks.from_first(ensure_warm_start(config) if ranks.is_first else None)
+        policy = load_policy(config.policy, task, start)
         learner = build_learner(policy, config, accelerator, ranks, reference=None)
         untouched = copy.deepcopy(policy.model.state_dict())
         run = Run(config, Path(run_dir), task, policy, learner, accelerator, ranks, record=None, last_step=0)

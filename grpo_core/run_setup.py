@@ -45,8 +45,9 @@ def open_run(config: TrainConfig, run_dir: Path) -> Iterator[Run]:
     accelerator, ranks = open_ranks(config.compute)
     try:
         task = load_task(config.task)
-        start = ensure_warm_start(config)
-        checkpoint = newest_checkpoint(run_dir)
+        # transformers writes files on the first rank only, so that rank trains and the others wait for the folder.
+        start = ranks.from_first(ensure_warm_start(config) if ranks.is_first else None)
+        checkpoint = ranks.from_first(newest_checkpoint(run_dir))
         policy = load_policy(config.policy, task, checkpoint_policy_folder(checkpoint) if checkpoint else start)
         reference = None
         if config.algorithm.kl_coef:
