@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState
-from accelerate.utils import DistributedDataParallelKwargs, InitProcessGroupKwargs
+from accelerate.utils import InitProcessGroupKwargs
 
 from grpo_core.config import ComputeConfig
 
@@ -123,11 +123,7 @@ def open_ranks(config: ComputeConfig) -> tuple[Accelerator, Ranks]:
     accelerator = Accelerator(
         cpu=use_cpu,
         mixed_precision="bf16" if config.precision == "bfloat16" else "no",
-        kwargs_handlers=[
-            InitProcessGroupKwargs(timeout=timeout),
-            # The only buffers are rotary frequencies, equal on all ranks from the start.
-            DistributedDataParallelKwargs(broadcast_buffers=False),
-        ],
+        kwargs_handlers=[InitProcessGroupKwargs(timeout=timeout)],
     )
     if size == 1:
         return accelerator, Ranks(0, 1)

@@ -25,7 +25,10 @@ def gradient(folder: Path) -> None:
     num_prompts, num_rows = len(whole["prompt_ids"]) // ranks.size, len(whole["ended"]) // ranks.size
     prompts = slice(ranks.rank * num_prompts, (ranks.rank + 1) * num_prompts)
     rows = slice(ranks.rank * num_rows, (ranks.rank + 1) * num_rows)
-    own = {name: values[prompts if name in ("prompt_ids", "prompt_mask", "advantages") else rows] for name, values in whole.items()}
+    own = {
+        name: values[prompts if name in ("prompt_ids", "prompt_mask", "advantages") else rows]
+        for name, values in whole.items()
+    }
     own["prompt_index"] = whole["prompt_index"][rows] - prompts.start
     advantages = own.pop("advantages")
     batch = build_batch(Rollouts(**own), advantages, mask_truncated=False)
