@@ -18,6 +18,7 @@ RULES: tuple[Callable[[Study], Finding | None], ...] = (
     stop_findings.entropy_stops,
     stop_findings.reward_collapse,
     stop_findings.gradient_norm,
+    stop_findings.other_rules,
     learning_findings.no_learning,
     learning_findings.dead_groups,
     learning_findings.best_at_edge,

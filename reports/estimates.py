@@ -47,3 +47,10 @@ class Estimate:
     def with_interval(self) -> str:
         """`0.35 [0.29, 0.41]`, the form for differences."""
         return f"{self.mean:+.2f} [{self.low:.2f}, {self.high:.2f}]" if self.se is not None else f"{self.mean:+.2f}"
+
+
+def measured(mean: float | None, se: float | None = None) -> Estimate | None:
+    """The estimate that a record tells, None without a finite mean; a standard error that is not finite is none."""
+    if mean is None or not math.isfinite(mean):
+        return None
+    return Estimate(mean, se if se is not None and math.isfinite(se) else None)

@@ -24,7 +24,7 @@ def value(item: Any) -> str:
         return "NaN" if math.isnan(item) else ("∞" if item > 0 else "-∞")
     if item == 0:
         return "0"
-    if 1e-3 <= abs(item) < 1e5:
+    if 1e-2 <= abs(item) < 1e5:
         return f"{item:.4g}"
     mantissa, exponent = f"{item:.2e}".split("e")
     return f"{mantissa.rstrip('0').rstrip('.')}e{int(exponent)}"

@@ -11,7 +11,7 @@ from grpo_core.metric_names import (
     ROLLOUT_TRUNCATED_FRAC,
 )
 from reports import formats
-from reports.estimates import Estimate
+from reports.estimates import Estimate, measured
 from reports.finding import Finding
 from reports.outcome import preflight_estimate
 from reports.study_data import Study, Trial
@@ -155,14 +155,14 @@ def past_its_peak(study: Study) -> Finding | None:
 def selection_luck(study: Study) -> Finding | None:
     winner = (study.final or {}).get("winner") or {}
     validation = study.score_estimate(study.best) if study.best and study.objective == EVAL_ACCURACY else None
-    mean, se = winner.get(EVAL_ACCURACY), winner.get(f"{EVAL_ACCURACY}_se")
-    if validation is None or mean is None or se is None:
+    test = measured(winner.get(EVAL_ACCURACY), winner.get(f"{EVAL_ACCURACY}_se"))
+    if validation is None or test is None:
         return None
-    gap = Estimate(mean, se).minus(validation)
+    gap = test.minus(validation)
     if gap.se is None or gap.high >= 0:
         return None
     return Finding(
-        f"On test the best trial scores {mean:.2f}, on validation {validation.mean:.2f}.",
+        f"On test the best trial scores {test.mean:.2f}, on validation {validation.mean:.2f}.",
         "It was chosen as the highest of many, which favours luck; or the test problems are harder.",
         "Trust the test figure; evaluate on more problems (eval.num_problems).",
     )

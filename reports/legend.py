@@ -17,7 +17,7 @@ class LegendEntry:
     @property
     def dash_array(self) -> str:
         """The line's pattern in the words of SVG."""
-        return {"solid": "none", "dash": "6 4", "dot": "2 3"}[self.style.dash]
+        return {"solid": "none", "dot": "2 3"}.get(self.style.dash, "5 3")
 
 
 def legend_entries(study: Study) -> list[LegendEntry]:

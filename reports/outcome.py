@@ -7,7 +7,7 @@ from typing import Any
 
 from grpo_core.metric_names import EVAL_ACCURACY, EVAL_ACCURACY_GREEDY
 from reports import formats
-from reports.estimates import Estimate
+from reports.estimates import Estimate, measured
 from reports.study_data import Study, Trial
 
 
@@ -92,7 +92,7 @@ def _no_winner(study: Study) -> str:
     num = len(study.ended)
     if num == 0:
         message = str(study.controller.get("message") or "").rstrip(".")
-        return "No trial has ended" + (f": {message}." if message else ".")
+        return f"No trial has {'ended' if study.trials else 'started'}{f': {message}' if message else ''}."
     pruned, failed = study.in_state("pruned"), study.in_state("failed")
     reasons = formats.listed([f"{count} by {rule}" for rule, count in _rules(pruned)])
     if len(pruned) == num:
@@ -105,7 +105,7 @@ def _no_winner(study: Study) -> str:
 
 def _unfinished(study: Study) -> list[str]:
     missing = study.num_planned - len(study.ended)
-    if missing <= 0:
+    if missing <= 0 or not study.ended:
         return []
     state = study.controller.get("state")
     message = str(study.controller.get("message") or "").strip()
@@ -155,19 +155,19 @@ def setting_rows(study: Study) -> list[SettingRow]:
 
 
 def figure_rows(study: Study) -> list[FigureRow]:
-    """The objective of base policy and best trial on test, and of base policy, defaults and best trial on validation."""
+    """The objective of best trial and base policy on test, and of these and the defaults on validation."""
     base = "warm-started" if study.train("warm_start", "num_steps", default=0) else "base"
     best = f"best (trial {study.best.number})" if study.best else "best"
     rows = []
     metric, winner, test_base, difference = _test_estimates(study)
     if winner is not None and test_base is not None and study.final is not None:
-        split = f"test, {study.final.get('num_problems')} problems"
+        split = f"{study.final.get('num_problems')} test"
         rows.append(FigureRow(best, split, str(winner), _greedy(study.final["winner"], metric)))
         rows.append(FigureRow(base, split, str(test_base), _greedy(study.final["base"], metric)))
         if difference is not None:
             rows.append(FigureRow("difference, paired", split, difference.with_interval, formats.NONE))
     num_problems = (study.preflight or {}).get("num_problems") or study.train("eval", "num_problems")
-    split = f"validation, {num_problems} problems" if num_problems else "validation"
+    split = f"{num_problems} validation" if num_problems else "validation"
     roles = [(best, study.best)]
     if study.defaults is not None and study.defaults is not study.best:
         roles.append((f"defaults (trial {study.defaults.number})", study.defaults))
@@ -194,14 +194,13 @@ def _test_estimates(study: Study) -> tuple[str, Estimate | None, Estimate | None
     metric = study.objective if study.objective in (final.get("winner") or {}) else EVAL_ACCURACY
     difference = final.get("difference") if metric == EVAL_ACCURACY else None
     winner, base = _estimate(final.get("winner"), metric), _estimate(final.get("base"), metric)
-    if difference and isinstance(difference.get("mean"), int | float):
-        return metric, winner, base, Estimate(difference["mean"], difference.get("se"))
-    return metric, winner, base, None
+    gap = measured(difference.get("mean"), difference.get("se")) if difference else None
+    return metric, winner, base, gap
 
 
 def _estimate(record: dict[str, Any] | None, metric: str) -> Estimate | None:
     mean = (record or {}).get(metric)
-    return Estimate(mean, (record or {}).get(f"{metric}_se")) if isinstance(mean, int | float) else None
+    return measured(mean, (record or {}).get(f"{metric}_se"))
 
 
 def _greedy(record: dict[str, Any], metric: str) -> str:
@@ -234,5 +233,8 @@ def counts(study: Study) -> list[tuple[str, str]]:
         rows.append(("Retries", str(retries)))
     rows.append(("Planned", str(study.num_planned)))
     rows.append(("Wall time", formats.duration(study.wall_time_s)))
+    if study.config.get("profile"):
+        reason = study.config.get("profile_reason") or ""
+        rows.append(("Profile", f"{study.config['profile']}{f' ({reason})' if reason else ''}"))
     rows.append(("Time in trials", formats.duration(trial_time)))
     return rows

@@ -18,6 +18,7 @@ from grpo_core.metric_names import POLICY_ENTROPY
 from reports import formats
 from reports.curves import curve_figures
 from reports.diagnosis import diagnose
+from reports.estimates import measured
 from reports.importance import importance_figure, setting_shares
 from reports.legend import legend_entries
 from reports.outcome import base_name, counts, figure_rows, setting_rows, verdict
@@ -30,6 +31,17 @@ from sweeps.study_folder import StudyFolder, write_text
 
 #: Packages whose versions decide the numbers of a study.
 _PACKAGES = ("grpo-sweeps", "torch", "transformers", "accelerate", "optuna", "mlflow", "numpy", "plotly")
+
+_PREFLIGHT_NAMES = {
+    "policy/entropy": "entropy, nats per token",
+    "groups/dead_frac": "share of dead groups",
+    "rollout/length_mean": "tokens per completion",
+    "rollout/truncated_frac": "share of truncated completions",
+    "time/step_s": "seconds per step",
+    "time/eval_s": "seconds per evaluation",
+    "num_problems": "problems",
+    "samples_per_problem": "samples per problem",
+}
 
 
 def build_report(study_dir: Path | str) -> Path:
@@ -117,8 +129,11 @@ def commands(study: Study) -> list[tuple[str, str]]:
     option = "" if runs_dir == Path("runs") else f" --runs-dir {shlex.quote(str(runs_dir))}"
     name = shlex.quote(study.name)
     if study.best is not None:
-        config = shlex.quote(str(where / "trials" / study.best.folder.name / "config.yaml"))
-        found.append((f"Train trial {study.best.number} again", f"python -m grpo_core.train {config}"))
+        trial = where / "trials" / study.best.folder.name
+        config, again = shlex.quote(str(trial / "config.yaml")), shlex.quote(f"{trial}-again")
+        found.append(
+            (f"Train trial {study.best.number} again", f"python -m grpo_core.train {config} --run-dir {again}")
+        )
         found.append(
             ("Export its policy as a plain folder", f"python -m sweeps best {name}{option} --export {name}-best")
         )
@@ -130,12 +145,16 @@ def commands(study: Study) -> list[tuple[str, str]]:
 
 
 def preflight_rows(study: Study) -> list[tuple[str, str]]:
-    """What was measured on the untouched policy, as pairs of a name and a text."""
-    return [
-        (formats.metric(name), formats.value(number))
-        for name, number in (study.preflight or {}).items()
-        if isinstance(number, int | float)
-    ]
+    """What was measured on the untouched policy before the first trial, as pairs of a name and a text."""
+    record = study.preflight or {}
+    rows = []
+    for name, number in record.items():
+        if not isinstance(number, int | float) or name.endswith("_se"):
+            continue
+        error = record.get(f"{name}_se")
+        estimate = measured(number, error) if error is not None else None
+        rows.append((_PREFLIGHT_NAMES.get(name) or formats.metric(name), str(estimate or formats.value(number))))
+    return rows
 
 
 def trial_rows(study: Study) -> list[dict[str, Any]]:

@@ -21,12 +21,13 @@ def parallel_figure(study: Study) -> theme.Figure | None:
     low, high = min(shown, default=0.0), max(shown, default=1.0)
     if low == high:
         low, high = low - 0.5, high + 0.5
-    objective = Dimension(study.objective, None, low, high, False, None)
+    objective = Dimension(study.objective, None, low, high, False)
     dimensions = [*study.dimensions, objective]
     ramp_low, ramp_high = min(scores, default=low), max(scores, default=high)
     order = sorted(study.trials, key=lambda trial: (trial.state == "complete", study.score(trial) or 0.0))
     lines = [_line(study, trial, dimensions, ramp_low, ramp_high) for trial in order]
-    lines.append(_scale(study, ramp_low, ramp_high))
+    if ramp_low < ramp_high:
+        lines.append(_scale(study, ramp_low, ramp_high))
     names = [formats.chart_text(dimension.name) for dimension in dimensions]
     layout = theme.frame(
         theme.axis(
@@ -40,6 +41,7 @@ def parallel_figure(study: Study) -> theme.Figure | None:
             showgrid=False,
             ticks="",
             side="top",
+            showline=False,
         ),
         theme.axis("", visible=False, range=[-0.06, 1.06]),
         shapes=[_upright(index) for index in range(len(dimensions))],
@@ -49,12 +51,6 @@ def parallel_figure(study: Study) -> theme.Figure | None:
     return theme.Figure("parallel", "All settings of all trials", caption, lines, layout, 400)
 
 
-def ramp_color(score: float, low: float, high: float, maximize: bool) -> str:
-    """Colour of an objective between the worst and the best of the complete trials."""
-    part = 1.0 if high == low else min(1.0, max(0.0, (score - low) / (high - low)))
-    return theme.RAMP[round((part if maximize else 1 - part) * (len(theme.RAMP) - 1))]
-
-
 def _line(study: Study, trial: Trial, dimensions: list[Dimension], low: float, high: float) -> dict[str, Any]:
     score = study.score(trial)
     units = [dimension.unit(trial.params.get(dimension.name)) for dimension in dimensions[:-1]]
@@ -62,7 +58,7 @@ def _line(study: Study, trial: Trial, dimensions: list[Dimension], low: float, h
     is_best = group(study, trial) == "best"
     color, dash, width = theme.MUTED, "dash", 1.2
     if trial.state == "complete" and score is not None:
-        color, dash, width = ramp_color(score, low, high, study.maximize), "solid", 4 if is_best else 2
+        color, dash, width = theme.ramp_color(score, low, high, study.maximize), "solid", 4 if is_best else 2
     shown = f"<br>{formats.chart_text(study.objective)}: <b>{formats.value(score)}</b>"
     return {
         "type": "scatter",
@@ -87,7 +83,7 @@ def _scale(study: Study, low: float, high: float) -> dict[str, Any]:
     marker = {
         "color": [low, high],
         "cmin": low,
-        "cmax": high if high > low else low + 1e-9,
+        "cmax": high,
         "colorscale": [[index / (len(colors) - 1), color] for index, color in enumerate(colors)],
         "showscale": True,
         "colorbar": {

@@ -6,6 +6,7 @@ A record that cannot be read is left out and named in `Study.notes`.
 import json
 import math
 from collections import defaultdict
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -38,12 +39,12 @@ def read_study(study_dir: Path) -> Study:
         config = {}
     controller = _read_json(folder.controller_file, notes) or {}
     is_running = controller.get("state") == "running" and folder.live_controller() is not None
-    return Study(
+    study = Study(
         name=folder.name,
         folder=folder.path,
         config=config,
         config_text=config_text,
-        dimensions=[_read_dimension(name, entry) for name, entry in (config.get("search_space") or {}).items()],
+        dimensions=[Dimension.read(name, entry) for name, entry in (config.get("search_space") or {}).items()],
         trials=[_read_trial(trial, is_running, notes) for trial in folder.trials()],
         preflight=_read_json(folder.preflight_file, notes),
         final=_read_json(folder.final_file, notes),
@@ -51,6 +52,11 @@ def read_study(study_dir: Path) -> Study:
         is_running=is_running,
         notes=notes,
     )
+    # Figures of a trial that has been overtaken since, in a study that was extended, are not those of the best one.
+    measured = (study.final or {}).get("trial")
+    if measured is not None and (study.best is None or study.best.number != measured):
+        return replace(study, final=None)
+    return study
 
 
 def _read_trial(folder: TrialFolder, is_running: bool, notes: list[str]) -> Trial:
@@ -102,18 +108,6 @@ def _read_curves(path: Path, notes: list[str]) -> tuple[dict[str, Curve], list[f
     if num_unreadable:
         notes.append(f"{path.parent.name}/{path.name}: {num_unreadable} lines are not readable and left out")
     return {name: Curve(*found) for name, found in points.items() if found[0]}, times
-
-
-def _read_dimension(name: str, entry: dict[str, Any]) -> Dimension:
-    values = entry.get("values")
-    return Dimension(
-        name=name,
-        values=list(values) if values is not None else None,
-        low=entry.get("min"),
-        high=entry.get("max"),
-        log=bool(entry.get("log")),
-        when=entry.get("when"),
-    )
 
 
 def _read_json(path: Path, notes: list[str]) -> dict[str, Any] | None:

@@ -1,24 +1,28 @@
 """The objective against each setting, and where in the space trials were stable."""
 
+import math
 from typing import Any
 
 from reports import formats, theme
+from reports.curve_guides import level_line
 from reports.estimates import Z95
+from reports.span import span_of
 from reports.study_data import Dimension, Study, Trial
-from reports.trial_groups import describe, group, style
+from reports.trial_groups import describe, group, in_drawing_order, style
 
 
 def slice_figures(study: Study) -> list[theme.Figure]:
     """For each setting, the objective of every trial that reached one."""
-    scored = [trial for trial in study.trials if study.score(trial) is not None]
+    scored = [trial for trial in in_drawing_order(study) if study.score(trial) is not None]
     return [_slice(study, dimension, scored) for dimension in study.dimensions if scored]
 
 
 def _slice(study: Study, dimension: Dimension, trials: list[Trial]) -> theme.Figure:
+    found = {trial.number: study.score_estimate(trial) for trial in trials if dimension.name in trial.params}
+    estimates = {number: estimate for number, estimate in found.items() if estimate is not None}
     traces = []
     for trial in trials:
-        estimate = study.score_estimate(trial)
-        if estimate is None or dimension.name not in trial.params:
+        if (estimate := estimates.get(trial.number)) is None:
             continue
         note = "" if trial.objective is not None else " (last value before it was stopped)"
         trace = _point(study, trial, _coordinate(dimension, trial), estimate.mean)
@@ -35,12 +39,12 @@ def _slice(study: Study, dimension: Dimension, trials: list[Trial]) -> theme.Fig
                 "color": color,
             }
         traces.append(trace)
-    shapes = []
-    if study.preflight and isinstance(study.preflight.get(study.objective), int | float):
-        y = study.preflight[study.objective]
-        line = {"color": theme.MUTED, "width": 1.2, "dash": "dot"}
-        shapes = [{"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": y, "y1": y, "line": line, "layer": "below"}]
-    layout = theme.frame(_axis(dimension), theme.axis(formats.chart_text(study.objective)), shapes=shapes)
+    base = study.base_value(study.objective)
+    shapes = [level_line(base, theme.MUTED, "dot")] if base is not None else []
+    ends = [end for estimate in estimates.values() for end in (estimate.low, estimate.high)]
+    span = span_of(ends if base is None else [*ends, base], [])
+    yaxis = theme.axis(formats.chart_text(study.objective), range=[span.low, span.high])
+    layout = theme.frame(_axis(dimension), yaxis, shapes=shapes)
     return theme.Figure(f"slice-{dimension.name}", dimension.name, "", traces, layout, 280)
 
 
@@ -54,13 +58,17 @@ def stability_figures(study: Study) -> list[theme.Figure]:
 
 
 def _map(study: Study, across: Dimension, up: Dimension) -> theme.Figure:
+    scores = [trial.objective for trial in study.ranked if trial.objective is not None]
+    low, high = min(scores, default=0.0), max(scores, default=1.0)
     traces = []
-    for trial in study.trials:
+    for trial in in_drawing_order(study):
         if across.name not in trial.params or up.name not in trial.params:
             continue
         trace = _point(study, trial, _coordinate(across, trial), _coordinate(up, trial))
         score = f"{formats.chart_text(study.objective)}: <b>{formats.value(study.score(trial))}</b>"
-        trace["marker"]["size"] = 11 if group(study, trial) != "best" else 16
+        trace["marker"]["size"] = 16 if group(study, trial) == "best" else 11
+        if group(study, trial) == "complete" and trial.objective is not None:
+            trace["marker"]["color"] = theme.ramp_color(trial.objective, low, high, study.maximize)
         trace["hovertemplate"] = f"{describe(study, trial)}<br>{score}<extra></extra>"
         traces.append(trace)
     layout = theme.frame(_axis(across), _axis(up))
@@ -98,6 +106,11 @@ def _axis(dimension: Dimension) -> dict[str, Any]:
         return theme.axis(
             title, type="category", categoryorder="array", categoryarray=names, range=[-0.5, len(names) - 0.5]
         )
+    if dimension.low is None or dimension.high is None or dimension.low == dimension.high:
+        return theme.axis(title)
     if dimension.log:
-        return theme.axis(f"{title} (log)", type="log", dtick="D2", tickformat="~e")
-    return theme.axis(title)
+        low, high = math.log10(dimension.low), math.log10(dimension.high)
+        room = 0.04 * (high - low)
+        return theme.log_axis(f"{title} [log scale]", low - room, high + room)
+    room = 0.04 * (dimension.high - dimension.low)
+    return theme.axis(title, range=[dimension.low - room, dimension.high + room])

@@ -1,7 +1,8 @@
 """Findings about trials that were stopped: by the stability guard, or by a fault."""
 
 from collections.abc import Sequence
-from statistics import fmean, median
+from dataclasses import dataclass
+from statistics import median
 
 from grpo_core.metric_names import OPTIM_GRAD_NORM, OPTIM_SKIPPED_STEPS
 from reports import formats
@@ -24,7 +25,7 @@ def failed_trials(study: Study) -> Finding | None:
 
 def not_finite(study: Study) -> Finding | None:
     stopped = [trial for trial in study.in_state("pruned") if trial.rule == "nonfinite"]
-    skipped = [trial for trial in study.trials if (trial.last(OPTIM_SKIPPED_STEPS) or 0) > 0]
+    skipped = [trial for trial in study.trials if trial.maximum(OPTIM_SKIPPED_STEPS) > 0]
     if not stopped and not skipped:
         return None
     touched = sorted({trial.number for trial in [*stopped, *skipped]})
@@ -51,17 +52,18 @@ def entropy_stops(study: Study) -> Finding | None:
         if over
         else "Raise algorithm.entropy_coef or clip_range_high, or lower the learning rate"
     )
-    separating = _separating_setting(study, stopped, study.in_state("complete"))
-    if separating is None:
-        cause = (
-            "Updates too large for the signal." if over else "The policy commits to few answers before it has explored."
-        )
+    boundary = _boundary(study, stopped, study.in_state("complete"))
+    if boundary is None:
+        cause = "Updates too large for the signal." if over else "The policy commits to few answers too early."
         return Finding(symptom, cause, f"{change}.")
-    name, is_high, edge = separating
-    side, bound = ("above", "max") if is_high else ("below", "min")
-    all_of = f"{sum((trial.params[name] > edge) == is_high for trial in stopped)} of {len(stopped)}"
-    cause = f"{name}: {all_of} of these trials have it {side} {formats.value(edge)}, the middle of the complete ones."
-    return Finding(symptom, cause, f"{change}; in the search space, move {name}.{bound} towards {formats.value(edge)}.")
+    side = "or more" if boundary.is_upper else "or less"
+    return Finding(
+        symptom,
+        f"{boundary.name} of {formats.value(boundary.edge)} {side}: so it was in {boundary.num_stopped} of these "
+        f"{len(stopped)} trials, and in {boundary.num_kept} of the {len(study.in_state('complete'))} complete ones.",
+        f"{change}; in the search space, {'lower' if boundary.is_upper else 'raise'} "
+        f"{boundary.name}.{'max' if boundary.is_upper else 'min'} to about {formats.value(boundary.edge)}.",
+    )
 
 
 def reward_collapse(study: Study) -> Finding | None:
@@ -73,6 +75,20 @@ def reward_collapse(study: Study) -> Finding | None:
         f"({formats.listed([trial.number for trial in stopped])}) after it had been higher.",
         "Steps so large that the policy left the region where its old log-probabilities mean something.",
         "Lower lr or updates_per_batch, narrow clip_range, or add kl_coef.",
+    )
+
+
+def other_rules(study: Study) -> Finding | None:
+    """Stops by a rule that has no finding of its own."""
+    own = {"entropy", "nonfinite", "reward_collapse", "grad_norm", "pruner", "timeout"}
+    stopped = [trial for trial in study.in_state("pruned") if trial.rule not in own]
+    if not stopped:
+        return None
+    rules = formats.listed(sorted({str(trial.rule) for trial in stopped}))
+    return Finding(
+        f"{formats.counted(len(stopped), 'trial')} stopped by {rules}. The first: {stopped[0].reason_text[:200]}",
+        f"A limit in the stability section ({rules}) was reached.",
+        "Compare these trials with the complete ones in the stability map, and move the limit or the search space.",
     )
 
 
@@ -99,23 +115,31 @@ def gradient_norm(study: Study) -> Finding | None:
     )
 
 
-def _separating_setting(
-    study: Study, stopped: Sequence[Trial], kept: Sequence[Trial]
-) -> tuple[str, bool, float] | None:
-    """The numeric setting that best tells stopped from kept trials: name, whether stopped ones are high, kept median.
+@dataclass(frozen=True)
+class _Boundary:
+    """A value of one setting beyond which trials were stopped rather than complete."""
 
-    Judged by the share of pairs that it puts in order (area under the ROC curve), of which at least 80% is asked.
-    """
-    best: tuple[float, str, bool, float] | None = None
+    name: str
+    is_upper: bool
+    edge: float
+    num_stopped: int
+    num_kept: int
+
+
+def _boundary(study: Study, stopped: Sequence[Trial], kept: Sequence[Trial]) -> _Boundary | None:
+    """The boundary that best tells stopped from kept trials, or None where none does so for four in five of each."""
+    found: list[tuple[float, _Boundary]] = []
     for dimension in study.dimensions:
         if not dimension.is_numeric:
             continue
         bad = [trial.params[dimension.name] for trial in stopped if dimension.name in trial.params]
         good = [trial.params[dimension.name] for trial in kept if dimension.name in trial.params]
-        if not bad or len(good) < 2:
-            continue
-        area = fmean((one > other) + 0.5 * (one == other) for one in bad for other in good)
-        strength = max(area, 1 - area)
-        if strength >= 0.8 and (best is None or strength > best[0]):
-            best = (strength, dimension.name, area > 0.5, median(good))
-    return best[1:] if best else None
+        for edge in bad if len(good) > 1 else []:
+            for is_upper in (True, False):
+                num_bad = sum((value >= edge) if is_upper else (value <= edge) for value in bad)
+                num_good = sum((value >= edge) if is_upper else (value <= edge) for value in good)
+                told = min(num_bad / len(bad), 1 - num_good / len(good))
+                found.append((told, _Boundary(dimension.name, is_upper, edge, num_bad, num_good)))
+    # Of settings that tell equally well, the learning rate is the likeliest cause.
+    found.sort(key=lambda pair: (pair[0], pair[1].name in ("lr", "optim.lr")))
+    return found[-1][1] if found and found[-1][0] >= 0.8 else None

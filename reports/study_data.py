@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from grpo_core.metric_names import OPTIM_GRAD_NORM, POLICY_ENTROPY
-from reports.estimates import Estimate
+from reports.estimates import Estimate, measured
 
 
 @dataclass(frozen=True)
@@ -48,10 +48,18 @@ class Trial:
     folder: Path
     curves: dict[str, Curve] = field(default_factory=dict)
 
+    @property
+    def has_ended(self) -> bool:
+        return self.state in ("complete", "pruned", "failed")
+
     def last(self, metric: str) -> float | None:
         """Last finite value of a metric, None if it has none."""
         found = self.curves[metric].last_finite() if metric in self.curves else None
         return found[1] if found else None
+
+    def maximum(self, metric: str) -> float:
+        """Largest finite value of a metric, 0 if it has none."""
+        return max(self.curves[metric].finite(), default=0.0) if metric in self.curves else 0.0
 
     def estimate(self, metric: str) -> Estimate | None:
         """Last finite value of a metric with the standard error recorded at the same step."""
@@ -60,7 +68,7 @@ class Trial:
             return None
         errors = self.curves.get(f"{metric}_se")
         error = dict(zip(errors.steps, errors.values, strict=True)).get(found[0]) if errors else None
-        return Estimate(found[1], error if error is not None and math.isfinite(error) else None)
+        return measured(found[1], error)
 
     @property
     def rule(self) -> str | None:
@@ -91,7 +99,13 @@ class Dimension:
     low: float | None
     high: float | None
     log: bool
-    when: dict[str, Any] | None
+    when: dict[str, Any] | None = None
+
+    @classmethod
+    def read(cls, name: str, entry: dict[str, Any]) -> "Dimension":
+        """The dimension that an entry of the sweep's search space describes."""
+        values = list(entry["values"]) if entry.get("values") is not None else None
+        return cls(name, values, entry.get("min"), entry.get("max"), bool(entry.get("log")), entry.get("when"))
 
     @property
     def is_numeric(self) -> bool:
@@ -130,6 +144,7 @@ class Study:
     final: dict[str, Any] | None
     controller: dict[str, Any]
     is_running: bool
+    """Whether a controller works on it."""
     notes: list[str]
 
     def section(self, name: str) -> dict[str, Any]:
@@ -167,7 +182,7 @@ class Study:
 
     @property
     def ended(self) -> list[Trial]:
-        return self.in_state("complete", "pruned", "failed")
+        return [trial for trial in self.trials if trial.has_ended]
 
     @property
     def defaults(self) -> Trial | None:
@@ -208,9 +223,10 @@ class Study:
 
     @property
     def wall_time_s(self) -> float | None:
-        """From the first start to the last end that was recorded, or to the last heartbeat."""
+        """Seconds that the study was run for, over all launches; without that record, from first start to last end."""
+        if isinstance(active := self.controller.get("active_s"), int | float):
+            return active
         times = [trial.started_at for trial in self.trials] + [trial.ended_at for trial in self.trials]
-        times += [self.controller.get(key) for key in ("started_at", "ended_at", "heartbeat")]
         known = [time for time in times if isinstance(time, int | float)]
         return max(known) - min(known) if len(known) > 1 else None
 
@@ -221,6 +237,11 @@ class Study:
     @property
     def grad_norm_limit(self) -> dict[str, Any] | None:
         return self.section("stability").get("grad_norm")
+
+    def base_value(self, metric: str) -> float | None:
+        """A metric of the untouched policy, as measured before the first trial."""
+        found = (self.preflight or {}).get(metric)
+        return found if isinstance(found, int | float) and math.isfinite(found) else None
 
     def limits(self, metric: str) -> list[float]:
         """Values at which the stability guard stops a trial for this metric."""

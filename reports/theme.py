@@ -5,8 +5,11 @@ so that a chart follows the reader's theme. The hues are those of Okabe and Ito,
 and no difference is told by colour alone.
 """
 
+import math
 from dataclasses import dataclass, field
 from typing import Any
+
+from reports import formats
 
 INK = "var(--ink)"
 MUTED = "var(--muted)"
@@ -41,7 +44,7 @@ STYLES = {
     style.group: style
     for style in (
         LineStyle("complete", COMPLETE, 1.3, "solid", "circle", 0.75),
-        LineStyle("pruned", PRUNED, 1.3, "dash", "x", 0.85),
+        LineStyle("pruned", PRUNED, 1.3, "5px,3px", "x", 0.85),
         LineStyle("failed", FAILED, 1.5, "dot", "square-x-open"),
         LineStyle("running", RUNNING, 1.6, "solid", "circle-open"),
         LineStyle("defaults", DEFAULTS, 2.4, "solid", "diamond"),
@@ -78,6 +81,16 @@ def axis(title: str, **settings: Any) -> dict[str, Any]:
     }
 
 
+def log_axis(title: str, low: float, high: float, **settings: Any) -> dict[str, Any]:
+    """A logarithmic axis from 10**low to 10**high, labelled at 1, 2, 5 or, over many decades, 1 of each."""
+    exponents = range(math.floor(low), math.ceil(high) + 1)
+    digits = (1, 2, 5) if high - low < 2.5 else (1,)
+    ticks = [float(f"{digit}e{exponent}") for exponent in exponents for digit in digits]
+    shown = [tick for tick in ticks if low <= math.log10(tick) <= high]
+    labels = [formats.value(tick) for tick in shown]
+    return axis(title, type="log", range=[low, high], tickvals=shown, ticktext=labels, **settings)
+
+
 def frame(xaxis: dict[str, Any], yaxis: dict[str, Any], **settings: Any) -> dict[str, Any]:
     """A Plotly layout in the report's style; sizes come from the page."""
     return {
@@ -92,3 +105,9 @@ def frame(xaxis: dict[str, Any], yaxis: dict[str, Any], **settings: Any) -> dict
         "margin": {"l": 12, "r": 14, "t": 16, "b": 12},
         **settings,
     }
+
+
+def ramp_color(score: float, low: float, high: float, maximize: bool) -> str:
+    """Colour of an objective between the worst and the best of the complete trials."""
+    part = 1.0 if high == low else min(1.0, max(0.0, (score - low) / (high - low)))
+    return RAMP[round((part if maximize else 1 - part) * (len(RAMP) - 1))]

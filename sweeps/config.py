@@ -65,7 +65,7 @@ def load_sweep(path: str | FilePath, overrides: Sequence[str] = (), profile: str
     try:
         chosen, reason = choose_profile(list(profiles), profile)
     except ValueError as error:
-        problems.append(Problem("", None, profile, str(error), "--profile"))
+        problems.append(Problem("profile", None, profile, str(error), "--profile"))
         chosen, reason = None, ""
     variants = [chosen, *(name for name in profiles if name != chosen)]
     if chosen is None and profiles:
@@ -138,10 +138,13 @@ class _Draft:
     source: yaml_source.Source
     name: str
     profile: str | None
-    options: dict[Path, str] = field(default_factory=dict)
+    options: set[Path] = field(default_factory=set)
 
     def apply(self, overrides: Sequence[str]) -> list[Problem]:
-        """Puts `KEY=VALUE` options into the data; returns the mistakes of those that name no key."""
+        """Puts `KEY=VALUE` options into the data; returns the mistakes of those that name no key.
+
+        As in a profile, null takes a key out of the search space.
+        """
         problems: list[Problem] = []
         for text in overrides:
             try:
@@ -150,7 +153,9 @@ class _Draft:
                 problems += error.problems
                 continue
             put(self.data, path, value)
-            self.options[path] = text
+            self.options.add(path)
+            if path[0] == "search_space" and len(path) == 2 and value is None:
+                del self.data["search_space"][path[1]]
         return problems
 
     def check(self, problems: list[Problem]) -> SweepConfig | None:

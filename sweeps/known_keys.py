@@ -9,7 +9,7 @@ from pydantic.fields import FieldInfo
 
 from sweeps.mistakes import Path, dotted
 from sweeps.sections import Dimension, SweepConfig
-from sweeps.train_fields import section_of
+from sweeps.train_fields import SHORT_NAMES, section_of
 
 #: Fields of SweepConfig that loading fills in; a file cannot set them.
 FILLED_IN = ("profile", "profile_reason", "source")
@@ -86,12 +86,13 @@ def suggestion(path: Path) -> str:
 
 
 def _ending_in(name: str, parent: Path) -> list[str]:
-    """Known keys with this last name, those that share most of their way with `parent` first."""
+    """Known keys with this last name: those nearest to `parent` first, among them the one with a short name."""
+    short = f"train.{SHORT_NAMES.get(name)}"
 
-    def shared(key: str) -> int:
-        return sum(a == b for a, b in zip(key.split("."), parent, strict=False))
+    def nearness(key: str) -> tuple[int, bool]:
+        return sum(a == b for a, b in zip(key.split("."), parent, strict=False)), key == short
 
-    return sorted((key for key in known_keys() if key.rpartition(".")[2] == name), key=lambda key: -shared(key))
+    return sorted((key for key in known_keys() if key.rpartition(".")[2] == name), key=nearness, reverse=True)
 
 
 def _keys(model: type[BaseModel], prefix: str) -> list[str]:

@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterator
 
 from grpo_core import metric_names
 from grpo_core.metric_names import EVAL_ACCURACY_GREEDY, EVALUATION_METRICS, depends_on_machine
+from sweeps.findings import Finding, Sweep, idle
 from sweeps.grid import combinations
-from sweeps.lint import IDLE, Finding, Sweep
 from sweeps.search_space import path_of
 
 #: Fields that, searched, make trials differ in more than their settings, with what then differs.
@@ -65,7 +65,7 @@ def budget(sweep: Sweep) -> Iterator[Finding]:
         yield Finding("warning", "study.n_trials", message)
     numbers = [key for key, dimension in space.items() if dimension.values is None]
     if study.sampler.name == "cmaes" and len(numbers) < max(2, len(space)):
-        message = "cmaes models ranges (min, max), and at least two of them; listed values are drawn at random; use sampler tpe"
+        message = "cmaes models two or more ranges (min, max), listed values are drawn at random; use sampler tpe"
         yield Finding("warning", "study.sampler.name", message)
 
 
@@ -81,12 +81,12 @@ def pruner(sweep: Sweep) -> Iterator[Finding]:
             key, fix = "study.pruner.min_steps", f"use less than train.num_steps={train.num_steps}"
         else:
             key, fix = "train.eval.every", f"{study.objective.metric} comes every {every} steps; evaluate more often"
-        message = f"pruner {study.pruner.name} {IDLE}: no value comes between min_steps and the last step; {fix}"
-        yield Finding("warning", key, message)
-    startup = int(study.pruner.options.get("n_startup_trials", COMPARES_AFTER.get(study.pruner.name, 0)))
-    if study.pruner.name in COMPARES_AFTER and study.n_trials <= startup:
-        message = f"pruner {study.pruner.name} {IDLE}: it lets the first {startup} trials pass; use more trials"
-        yield Finding("warning", "study.n_trials", message)
+        message = f"pruner {study.pruner.name} gets no value between min_steps and the last step; {fix}"
+        yield idle(key, message)
+    startup = study.pruner.options.get("n_startup_trials", COMPARES_AFTER.get(study.pruner.name))
+    if study.pruner.name in COMPARES_AFTER and isinstance(startup, int) and study.n_trials <= startup:
+        message = f"pruner {study.pruner.name} lets the first {startup} trials pass; use more trials"
+        yield idle("study.pruner", message)
 
 
 def stability(sweep: Sweep) -> Iterator[Finding]:
@@ -105,15 +105,15 @@ def stability(sweep: Sweep) -> Iterator[Finding]:
         # The first full window is the best so far, and cannot lie below itself.
         needs["reward_collapse"] = collapse.warmup_steps + collapse.window + collapse.patience
         if collapse.drop >= 1:
-            message = f"{IDLE} for rewards of 0 or more, which cannot fall by all they have; use a drop below 1"
-            yield Finding("warning", "stability.reward_collapse.drop", message)
+            message = "rewards of 0 or more cannot fall by all they have; use a drop below 1"
+            yield idle("stability.reward_collapse.drop", message)
     for rule, first_step in needs.items():
         if first_step > num_steps:
             message = (
-                f"{IDLE}: it fires at step {first_step} at the earliest, after num_steps={num_steps}; "
+                f"it fires at step {first_step} at the earliest, after num_steps={num_steps}; "
                 "lower its warmup_steps, window or patience"
             )
-            yield Finding("warning", f"stability.{rule}", message)
+            yield idle(f"stability.{rule}", message)
 
 
 def comparable(sweep: Sweep) -> Iterator[Finding]:
@@ -125,8 +125,8 @@ def comparable(sweep: Sweep) -> Iterator[Finding]:
             message = f"{reason}, so their results do not compare; set it in train"
             yield Finding("warning", f"search_space.{key}", message)
         if dimension.values is not None and len(dimension.values) == 1:
-            message = f"{IDLE}: it has a single value; add another, or set it in train"
-            yield Finding("warning", f"search_space.{key}", message)
+            message = "it has a single value; add another, or set it in train"
+            yield idle(f"search_space.{key}", message)
 
 
 STUDY_RULES: tuple[Callable[[Sweep], Iterator[Finding]], ...] = (

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 
-from sweeps.lint import IDLE, Finding, Sweep
+from sweeps.findings import Finding, Sweep, idle
 
 #: Terms of the loss beside the policy term; a new one belongs here, since reward_scale weighs against it.
 OTHER_LOSS_TERMS = ("algorithm.kl_coef", "algorithm.entropy_coef")
@@ -18,16 +18,16 @@ def reward_scale(sweep: Sweep) -> Iterator[Finding]:
     scales = sweep.possible("algorithm.advantage_scale")
     if "none" not in scales:
         message = (
-            f"{IDLE}: advantages are divided by their standard deviation ({', '.join(sorted(scales))}), which takes "
+            f"advantages are divided by their standard deviation ({', '.join(sorted(scales))}), which takes "
             "the scale out again; set train.algorithm.advantage_scale: none, or drop the key"
         )
-        yield Finding("warning", sweep.place(path), message)
+        yield idle(sweep.place(path), message)
     elif all(sweep.possible(term) == {0.0} for term in OTHER_LOSS_TERMS):
         message = (
-            f"{IDLE}: AdamW divides gradients by their own size, so a factor on the whole loss cancels, but for what "
+            "AdamW divides gradients by their own size, so a factor on the whole loss cancels, but for what "
             "max_grad_norm clips; set train.algorithm.entropy_coef or kl_coef above 0, or drop the key"
         )
-        yield Finding("warning", sweep.place(path), message)
+        yield idle(sweep.place(path), message)
     elif len(scales) > 1 and sweep.searched(path):
         message = "matters only under advantage_scale none; add when: {algorithm.advantage_scale: none}"
         yield Finding("warning", sweep.place(path), message)
@@ -41,16 +41,14 @@ def clip_range(sweep: Sweep) -> Iterator[Finding]:
         clipping = "weight" if path == "algorithm.ratio_cap" else "surrogate"
         if sweep.possible("algorithm.updates_per_batch") == {1}:
             message = (
-                f"{IDLE}: the only update of a batch is on-policy, every ratio is 1 and nothing is clipped; "
+                "the only update of a batch is on-policy, every ratio is 1 and nothing is clipped; "
                 "set train.algorithm.updates_per_batch to 2 or more, or drop the key"
             )
-            yield Finding("warning", sweep.place(path), message)
+            yield idle(sweep.place(path), message)
         elif clipping not in sweep.possible("algorithm.clipping"):
             other = "clip_range" if path == "algorithm.ratio_cap" else "ratio_cap"
-            message = (
-                f"{IDLE} under clipping: {'surrogate' if clipping == 'weight' else 'weight'}; turn {other} instead"
-            )
-            yield Finding("warning", sweep.place(path), message)
+            message = f"clipping is never {clipping}, which alone reads it; turn {other} instead"
+            yield idle(sweep.place(path), message)
 
 
 def sequence_clip(sweep: Sweep) -> Iterator[Finding]:
@@ -80,15 +78,15 @@ def constant_length(sweep: Sweep) -> Iterator[Finding]:
     path = "algorithm.constant_length"
     if sweep.turned(path) and "constant" not in sweep.possible("algorithm.aggregation"):
         found = ", ".join(sorted(sweep.possible("algorithm.aggregation")))
-        message = f"{IDLE} under aggregation {found}; set aggregation: constant, or drop the key"
-        yield Finding("warning", sweep.place(path), message)
+        message = f"it has no place under aggregation {found}; set aggregation: constant, or drop the key"
+        yield idle(sweep.place(path), message)
 
 
 def kl_estimator(sweep: Sweep) -> Iterator[Finding]:
     """An estimator without a weight does nothing; k1 has a gradient of zero mean."""
     path = "algorithm.kl_estimator"
     if sweep.turned(path) and sweep.possible("algorithm.kl_coef") == {0.0}:
-        yield Finding("warning", sweep.place(path), f"{IDLE} at kl_coef 0; set kl_coef above 0, or drop the key")
+        yield idle(sweep.place(path), "kl_coef is 0; set it above 0, or drop the key")
     elif any(t.algorithm.kl_coef > 0 and t.algorithm.kl_estimator == "k1" for t in sweep.variants):
         message = "the gradient of k1 in the loss is zero on average, so it holds nothing back; use k3 or k2"
         yield Finding("warning", sweep.place(path), message)

@@ -23,6 +23,7 @@ class Problem:
     def __str__(self) -> str:
         subject = self.key if self.value is NOTHING else f"{self.key}={show(self.value)}"
         if self.source.startswith("--"):
+            subject = show(self.value) if self.source == f"--{self.key}" else subject
             return f"{self.source} {subject}: {self.message}"
         place = f"{self.source}:{self.line}" if self.line is not None else self.source
         return ": ".join(part for part in (place, subject, self.message) if part)

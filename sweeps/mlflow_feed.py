@@ -38,8 +38,8 @@ class Feed:
         self._runs_dir = runs_dir
         self._client: MlflowClient | None = None
         self._state: dict[str, Any] = {}
-        # A pass that was cut off may have made a run and not noted it.
-        self._is_sure_of_runs = False
+        # False after a pass that was cut off, here or in an earlier process: it may have made a run and not noted it.
+        self._knows_all_runs = False
 
     @property
     def is_open(self) -> bool:
@@ -47,7 +47,14 @@ class Feed:
 
     def send(self, running: Collection[int], study_state: str) -> None:
         """Sends what MLflow lacks: trials in `running` are shown as RUNNING, the study as `study_state`."""
-        is_sure, self._is_sure_of_runs = self._is_sure_of_runs, False
+        try:
+            self._send_difference(running, study_state)
+        except Exception:
+            self._knows_all_runs = False
+            raise
+        self._knows_all_runs = True
+
+    def _send_difference(self, running: Collection[int], study_state: str) -> None:
         client = self._client or self._open()
         for trial in self._folder.trials():
             entry = self._state["trials"].get(trial.path.name)
@@ -55,7 +62,6 @@ class Feed:
                 self._send_trial(client, trial, trial.number in running)
         if study_state != self._state["study_state"]:
             self._end_study(client, study_state)
-        self._may_have_unnoted_runs = False
 
     def _open(self) -> MlflowClient:
         # Notes about making tables, and tracebacks of errors that are caught here and told in one line.
@@ -180,11 +186,9 @@ class Feed:
         self._state["study_state"] = study_state
         self._save()
 
-    def _find_or_create(
-        self, client: MlflowClient, name: str, tags: dict[str, str], identity: tuple[str, ...]
-    ) -> str:
+    def _find_or_create(self, client: MlflowClient, name: str, tags: dict[str, str], identity: tuple[str, ...]) -> str:
         """The run with these tags, which an earlier pass may have made and not noted, or a new one."""
-        if self._may_have_unnoted_runs:
+        if not self._knows_all_runs:
             query = " and ".join(f"tags.`{key}` = '{tags[key]}'" for key in identity)
             found = client.search_runs([self._state["experiment_id"]], query, max_results=1)
             if found:

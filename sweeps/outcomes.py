@@ -47,13 +47,15 @@ class Outcome:
 def decide(ending: Ending, *, objective_metric: str, num_retries: int, max_retries: int) -> Outcome:
     """Outcome of a trial that ended like `ending` after `num_retries` earlier retries."""
     event = ending.event
-    if event is not None and event.kind == "result":
+    if event is not None and event.kind == "result" and event.data["status"] != "stopped":
         return _decide_result(event.data, ending, objective_metric)
-    reason = _crash_reason(ending) if event is None else _error_reason(event.data, ending.last_step)
-    if ending.stop_reason == "interrupt":
-        return Outcome("interrupted", reason=reason)
-    if ending.stop_reason == "timeout":
-        return Outcome("pruned", reason=_timeout_reason(ending.last_step))
+    if event is not None and event.kind == "error":
+        reason = _error_reason(event.data, ending.last_step)
+    else:
+        # Also a trial that stopped unasked: it lost its line to us.
+        reason = _crash_reason(ending)
+    if ending.stop_reason is not None:
+        return _decide_stopped(ending, reason)
     if reason["rule"] in ("machine", "crash") and num_retries < max_retries:
         return Outcome("retry", reason=reason)
     return Outcome("failed", reason=reason)
@@ -64,10 +66,6 @@ def _decide_result(result: Mapping[str, Any], ending: Ending, objective_metric: 
     if status == "pruned":
         reason = {"step": last_step, **(result.get("reason") or {"rule": "unknown", "message": "pruned"})}
         return Outcome("pruned", reason=reason, constraint=_constraint(reason))
-    if status == "stopped":
-        if ending.stop_reason == "timeout":
-            return Outcome("pruned", reason=_timeout_reason(last_step))
-        return Outcome("interrupted", reason=_reason("interrupt", last_step, "stopped with a checkpoint"))
     objective = result["metrics"].get(objective_metric)
     if objective is None:
         message = f"{objective_metric} was never recorded; set study.objective.metric to a metric of this training"
@@ -76,6 +74,13 @@ def _decide_result(result: Mapping[str, Any], ending: Ending, objective_metric: 
         message = f"{objective_metric} is {objective} at the last step"
         return Outcome("pruned", reason=_reason("nonfinite", last_step, message, objective), constraint=1.0)
     return Outcome("complete", objective=float(objective))
+
+
+def _decide_stopped(ending: Ending, reason: dict[str, Any]) -> Outcome:
+    if ending.stop_reason == "interrupt":
+        return Outcome("interrupted", reason=reason)
+    message = f"study.timeout passed at step {ending.last_step}"
+    return Outcome("pruned", reason=_reason("timeout", ending.last_step, message))
 
 
 def objective_breach(metric: str, step: int, value: float) -> dict[str, Any] | None:
@@ -128,10 +133,6 @@ def _crash_reason(ending: Ending) -> dict[str, Any]:
     code = ending.exit_code
     how = "without an exit code" if code is None else f"by signal {-code}" if code < 0 else f"with exit code {code}"
     return _reason("crash", ending.last_step, f"the trial's process ended {how} and left no result", code)
-
-
-def _timeout_reason(last_step: int) -> dict[str, Any]:
-    return _reason("timeout", last_step, f"study.timeout passed at step {last_step}")
 
 
 def _reason(rule: str, step: int, message: str, value: float | None = None) -> dict[str, Any]:

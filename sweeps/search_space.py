@@ -24,6 +24,7 @@ __all__ = [
     "in_order",
     "is_active",
     "path_of",
+    "place_params",
     "points",
     "suggest",
 ]
@@ -37,7 +38,12 @@ def path_of(key: str) -> str:
 
 
 def apply_params(train: TrainConfig, params: Mapping[str, Any]) -> TrainConfig:
-    """`train` with the drawn params in place, validated again; raises ValueError where they do not fit together.
+    """`train` with the drawn params in place, validated again; raises ValueError where they do not fit together."""
+    return TrainConfig.model_validate(place_params(train, params))
+
+
+def place_params(train: TrainConfig, params: Mapping[str, Any]) -> dict[str, Any]:
+    """The data of `train` with the drawn params in place, not validated.
 
     Another `algorithm.name` brings the knobs of its preset; knobs that differ from the old preset's are kept.
     """
@@ -53,7 +59,7 @@ def apply_params(train: TrainConfig, params: Mapping[str, Any]) -> TrainConfig:
         for part in sections:
             section = section[part]
         section[leaf] = value
-    return TrainConfig.model_validate(data)
+    return data
 
 
 def default_params(config: SweepConfig) -> dict[str, Any]:

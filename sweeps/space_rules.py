@@ -10,7 +10,7 @@ from grpo_core.config import TrainConfig
 from sweeps.dimension_rules import on_grid, shape_mistakes
 from sweeps.known_keys import SYNONYMS
 from sweeps.mistakes import NOTHING, Mistake, dotted, show
-from sweeps.search_space import apply_params, as_choices, default_params, is_active, path_of, points
+from sweeps.search_space import apply_params, as_choices, default_params, is_active, path_of, place_params, points
 from sweeps.sections import Dimension, SweepConfig
 from sweeps.train_fields import SHORT_NAMES, field_of, get_value, similar_keys
 from sweeps.validation import translate
@@ -138,6 +138,8 @@ def _value_mistakes(config: SweepConfig) -> Iterator[tuple[str, list[Mistake]]]:
         context = _context(key, config.search_space)
         for value in _candidates(key, dimension):
             train, rule = _apply(config.train, {**context, key: value}, key)
+            if isinstance(value, bool) and not isinstance(get_value(config.train, path_of(key)), bool | None):
+                train, rule = None, f"{path_of(key)} is not true or false; list values of its own kind"
             if train is None:
                 refused.setdefault(rule, []).append(value)
                 continue
@@ -164,14 +166,14 @@ def _leaf(dimension: Dimension, values: list[Any]) -> tuple[str, ...]:
 
 def _apply(train: TrainConfig, params: dict[str, Any], key: str) -> tuple[TrainConfig | None, str]:
     """The TrainConfig of these params, or None and the rule that refuses them, said about `key`."""
+    data = place_params(train, params)
     try:
-        return apply_params(train, params), ""
+        return TrainConfig.model_validate(data), ""
     except ValidationError as error:
-        data = train.model_dump()
         mistake = translate(error, data, ("train",))[0]
     if dotted(mistake.path) == path_of(key):
         return None, mistake.message
-    return None, f"makes {dotted(mistake.path)}={show(mistake.value)} wrong: {mistake.message}"
+    return None, f"makes train.{dotted(mistake.path)}={show(mistake.value)} wrong: {mistake.message}"
 
 
 def _pair_mistakes(config: SweepConfig, keys: list[str]) -> list[Mistake]:

@@ -7,7 +7,8 @@ import json
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import optuna
@@ -48,9 +49,7 @@ class Draw:
 
     def record(self) -> dict[str, Any]:
         """The content of params.json."""
-        repeat = {} if self.repeat_of is None else {"repeat_of": self.repeat_of}
-        fields = ("number", "params", "distributions", "seed", "source")
-        return {**{field: getattr(self, field) for field in fields}, **repeat}
+        return {key: value for key, value in asdict(self).items() if key != "repeat_of" or value is not None}
 
 
 class SweepStudy:
@@ -92,10 +91,14 @@ class SweepStudy:
         return sum(_is_attempt(trial) for trial in self._trials())
 
     @property
+    def num_waiting(self) -> int:
+        """Trials that an earlier controller left open and that were not handed out again."""
+        return len([number for number in self._unfinished() if number not in self._handed_out])
+
+    @property
     def num_left(self) -> int:
         """Trials that this study may still start or go on with."""
-        unfinished = len([number for number in self._unfinished() if number not in self._handed_out])
-        return unfinished + max(0, self.config.study.n_trials - self.num_attempts)
+        return self.num_waiting + max(0, self.config.study.n_trials - self.num_attempts)
 
     def draw(self) -> Draw | None:
         """The next trial to run, one that an earlier controller left before a new one; None when none is left."""
@@ -129,7 +132,9 @@ class SweepStudy:
 
     def _ask(self) -> None:
         """Creates the next trial in the storage, without its params."""
-        if self.config.study.sampler.name == "grid":
+        is_queued = any(trial.state == TrialState.WAITING for trial in self._trials())
+        if self.config.study.sampler.name in ("grid", "random") and not is_queued:
+            # Drawn without repetition where the space is finite, rather than drawn and skipped.
             unvisited = self._unvisited()
             if unvisited is not None:
                 self._study.enqueue_trial(unvisited)
@@ -142,7 +147,8 @@ class SweepStudy:
         params = _patiently(lambda: suggest(trial, self.config.search_space))
         recorded = self._folder.trial(number).params()
         if recorded is not None:
-            draw = Draw(**{"repeat_of": None, **recorded})
+            known: dict[str, Any] = {field.name: recorded.get(field.name) for field in fields(Draw)}
+            draw = Draw(**known)
         else:
             twins = self._twins(number, params)
             if twins and self._skip_for_another(trial, twins[0]):
@@ -192,8 +198,11 @@ class SweepStudy:
         """Settings that no trial ran, in seeded order; None where all did, or they are endless."""
         visited = {_key(trial.params) for trial in self._trials() if not _is_skipped(trial)}
         visited |= {_key(trial.system_attrs.get("fixed_params", {})) for trial in self._trials()}
-        options = combinations(self.config.search_space, seed=self.config.study.sampler.seed)
-        return next((params for params in options if _key(params) not in visited), None)
+        return next((params for params in self._points if _key(params) not in visited), None)
+
+    @cached_property
+    def _points(self) -> list[dict[str, Any]]:
+        return combinations(self.config.search_space, seed=self.config.study.sampler.seed)
 
     def _as_told(self, outcome: dict[str, Any]) -> tuple[TrialState, float | None]:
         state = {"complete": TrialState.COMPLETE, "pruned": TrialState.PRUNED, "failed": TrialState.FAIL}[

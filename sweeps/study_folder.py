@@ -184,8 +184,9 @@ class StudyFolder:
         Raises:
             StudyBusy: another process holds it; the kernel frees the lock when that process ends, however it ends.
         """
-        self.path.mkdir(parents=True, exist_ok=True)
-        with (self.path / ".lock").open("w") as file:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        # Beside the folder, so that a folder that is moved aside does not take the lock with it.
+        with (self.path.parent / f".{self.name}.lock").open("w") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:

@@ -51,7 +51,18 @@ def leaf_fields(model: type[BaseModel], prefix: str = "") -> dict[str, FieldInfo
 
 def section_of(annotation: Any) -> type[BaseModel] | None:
     """The pydantic model in an annotation such as `EntropyBand | None`, or None."""
-    return next((part for part in _parts(annotation) if isinstance(part, type) and issubclass(part, BaseModel)), None)
+    return next(
+        (part for part in union_members(annotation) if isinstance(part, type) and issubclass(part, BaseModel)), None
+    )
+
+
+def union_members(annotation: Any) -> list[Any]:
+    """The types that an annotation accepts, one by one; a Literal or a generic stays whole."""
+    if get_origin(annotation) is Annotated:
+        return union_members(get_args(annotation)[0])
+    if get_origin(annotation) in (Union, types.UnionType):
+        return [part for argument in get_args(annotation) for part in union_members(argument)]
+    return [annotation]
 
 
 def field_of(key: str) -> TrainField | None:
@@ -86,7 +97,7 @@ def get_value(train: TrainConfig, path: str) -> Any:
 
 
 def _describe(path: str, info: FieldInfo) -> TrainField:
-    parts = _parts(info.annotation)
+    parts = union_members(info.annotation)
     choices = tuple(choice for part in parts if get_origin(part) is Literal for choice in get_args(part))
     if any(part is dict or get_origin(part) is dict for part in parts):
         return TrainField(path, "mapping")
@@ -95,11 +106,3 @@ def _describe(path: str, info: FieldInfo) -> TrainField:
     if float in parts:
         return TrainField(path, "number")
     return TrainField(path, "integer") if int in parts else TrainField(path, "text", choices)
-
-
-def _parts(annotation: Any) -> list[Any]:
-    if get_origin(annotation) is Annotated:
-        return _parts(get_args(annotation)[0])
-    if get_origin(annotation) in (Union, types.UnionType):
-        return [part for argument in get_args(annotation) for part in _parts(argument)]
-    return [annotation]

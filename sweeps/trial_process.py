@@ -13,7 +13,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -43,6 +43,8 @@ class Place:
     """Port of the ranks' rendezvous on the loopback interface."""
     mark: str
     """Tells the programs that this job starts from all others."""
+    environ: dict[str, str] = field(default_factory=dict)
+    """The controller's environment; the fork server has that of an earlier time."""
 
 
 JobFunction = Callable[[Job, RankLink], dict[str, Any]]
@@ -158,6 +160,7 @@ def _set_up(job: Job, place: Place) -> None:
     print(f"{started} {job.kind} {job.name}: rank {place.rank} of {job.num_ranks}, pid {os.getpid()}")
 
     num_threads = int(job.config.get("compute", {}).get("num_threads", 1))
+    os.environ.update(place.environ)
     os.environ.update(
         RANK=str(place.rank),
         WORLD_SIZE=str(job.num_ranks),

@@ -8,15 +8,16 @@ import copy
 import difflib
 import re
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
+from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails, PydanticUndefined
 
 from sweeps.known_keys import children, field_at, suggestion
 from sweeps.mistakes import NOTHING, Mistake, Path, dotted, show
 from sweeps.sections import SweepConfig
-from sweeps.train_fields import section_of
+from sweeps.train_fields import section_of, union_members
 
 #: Stand-ins for what every study must have, so that checking can go on without it.
 _PLACEHOLDERS: dict[Path, Any] = {
@@ -129,7 +130,7 @@ def _explain(detail: ErrorDetails, path: Path, value: Any) -> str:
         return f"must be finite; {_hint(info) or 'use an ordinary number'}"
     choices = _choices(info)
     if choices:
-        close = difflib.get_close_matches(str(value), choices, n=1)
+        close = difflib.get_close_matches(str(value), choices, n=1, cutoff=0.7)
         also = "a whole number above 0, or " if _takes(info, int) else ""
         meant = f"did you mean {close[0]}? " if close else ""
         return f"not one of the choices; {meant}use {also}{' or '.join(choices) if also else ', '.join(choices)}"
@@ -143,26 +144,16 @@ def _explain(detail: ErrorDetails, path: Path, value: Any) -> str:
     return f"{detail['msg'][:1].lower()}{detail['msg'][1:]}; {_hint(info) or 'correct the value'}"
 
 
-def _parts_of(info: Any) -> set[Any]:
-    return set() if info is None else set(_flatten(info.annotation))
+def _takes(info: FieldInfo | None, kind: type) -> bool:
+    return info is not None and kind in union_members(info.annotation)
 
 
-def _flatten(annotation: Any) -> list[Any]:
-    inner = getattr(annotation, "__args__", None)
-    if inner is None or isinstance(annotation, type):
-        return [annotation]
-    return [annotation, *(part for argument in inner for part in _flatten(argument))]
+def _choices(info: FieldInfo | None) -> list[str]:
+    members = [] if info is None else union_members(info.annotation)
+    return [choice for member in members if get_origin(member) is Literal for choice in get_args(member)]
 
 
-def _takes(info: Any, kind: type) -> bool:
-    return kind in _parts_of(info)
-
-
-def _choices(info: Any) -> list[str]:
-    return [] if info is None else [part for part in _flatten(info.annotation) if isinstance(part, str)]
-
-
-def _hint(info: Any) -> str:
+def _hint(info: FieldInfo | None) -> str:
     if info is None or info.default in (PydanticUndefined, None) or isinstance(info.default, BaseModel | dict):
         return ""
     return f"the default is {show(info.default)}"

@@ -16,7 +16,7 @@ import yaml
 from sweeps.mistakes import NOTHING, ConfigError, Path, Problem, dotted
 
 MAX_BYTES = 1_000_000
-MAX_NODES = 20_000
+MAX_NODES = 10_000
 MAX_DEPTH = 50
 MAX_INTEGER = 2**63
 
@@ -119,7 +119,7 @@ def parse_value(text: str, name: str) -> Any:
 
 def dump(data: Any) -> str:
     """YAML text of JSON-like data, which `parse` reads back to the same data."""
-    return yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120)
+    return yaml.dump(data, Dumper=_Dumper, sort_keys=False, width=120)
 
 
 def _compose(text: str, name: str) -> yaml.Node | None:

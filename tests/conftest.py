@@ -2,6 +2,9 @@
 
 import os
 import shutil
+import socket
+import subprocess
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -36,6 +39,34 @@ def chromium() -> str:
         missing_service("chromium")
     assert found is not None
     return found
+
+
+@pytest.fixture(scope="session")
+def postgres_url() -> Iterator[str]:
+    """URL of a database on a PostgreSQL server of this session, on loopback, ended with it."""
+    programs = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
+    if not programs:
+        missing_service("postgresql")
+    folder = programs[-1].parent
+    # The server refuses to run as root; Debian's package makes a user for it.
+    as_user = ["runuser", "-u", "postgres", "--"] if os.geteuid() == 0 else []
+    data = Path(tempfile.mkdtemp(prefix="grpo-sweeps-postgres-"))
+    if as_user:
+        shutil.chown(data, "postgres", "postgres")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    options = f"-p {port} -c listen_addresses=127.0.0.1 -c unix_socket_directories={data} -c fsync=off"
+    start = [str(folder / "pg_ctl"), "-D", str(data / "cluster"), "-o", options, "-l", str(data / "log"), "-w", "start"]
+    initialise = [str(folder / "initdb"), "-D", str(data / "cluster"), "-U", "postgres", "-A", "trust"]
+    try:
+        subprocess.run([*as_user, *initialise], check=True, stdout=subprocess.DEVNULL, cwd="/")
+        subprocess.run([*as_user, *start], check=True, stdout=subprocess.DEVNULL, cwd="/")
+        yield f"postgresql+psycopg://postgres@127.0.0.1:{port}/postgres"
+    finally:
+        stop = [str(folder / "pg_ctl"), "-D", str(data / "cluster"), "-m", "immediate", "stop"]
+        subprocess.run([*as_user, *stop], check=False, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd="/")
+        shutil.rmtree(data, ignore_errors=True)
 
 
 @pytest.fixture(scope="session")

@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 from multiprocessing.connection import wait
 from typing import Any, Protocol
 
-from sweeps.config import SweepConfig
 from sweeps.executors.local import LocalExecutor
 from sweeps.jobs import Event, Job
+from sweeps.sections import SweepConfig
 
 
 class Handle(Protocol):
@@ -56,7 +56,7 @@ class Executor(Protocol):
         """Begins to load what trials need and returns at once; the first start waits for the rest."""
 
     def start(self, job: Job, slot: int) -> Handle:
-        """Starts the ranks of `job` in a slot where nothing runs; raises RuntimeError when the machine cannot."""
+        """Starts the ranks of `job` in a slot where nothing runs; raises RuntimeError or OSError when it cannot."""
 
     def close(self) -> None:
         """Ends everything that was started."""

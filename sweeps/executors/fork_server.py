@@ -109,13 +109,20 @@ class ForkServer:
         return self._check
 
     def launch(self, function: Callable[..., None], *arguments: Any) -> ForkServerProcess:
-        """Forks a process that calls `function(*arguments)`; connections among the arguments are passed on."""
+        """Forks a process that calls `function(*arguments)`; connections among the arguments are passed on.
+
+        Raises:
+            RuntimeError: the server cannot be used.
+        """
         self.check()
-        with _server_environment():
-            # It may have been killed since.
-            forkserver.ensure_running()
         process = _context.Process(target=function, args=arguments)
-        process.start()
+        try:
+            with _server_environment():
+                # It may have been killed since.
+                forkserver.ensure_running()
+            process.start()
+        except (OSError, EOFError) as error:
+            raise RuntimeError(f"the fork server started no process: {error}") from error
         return process
 
     def close(self) -> None:

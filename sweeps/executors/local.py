@@ -6,11 +6,12 @@ import socket
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 
-from sweeps.config import SweepConfig
 from sweeps.executors.fork_server import PRELOAD, ForkServer, ServerCheck
 from sweeps.executors.local_handle import LocalHandle
 from sweeps.executors.slots import Slot, cuda_devices, plan_slots, usable_cores
 from sweeps.jobs import Job
+from sweeps.profiles import machine_profile
+from sweeps.sections import SweepConfig
 
 
 def free_port() -> int:
@@ -43,13 +44,14 @@ class LocalExecutor:
             ValueError: this machine has fewer GPUs than a trial has ranks.
         """
         compute, resources = config.train.compute, config.resources
+        uses_cuda = compute.device != "cpu" and machine_profile(os.environ)[0] == "gpu"
         return cls(
             plan_slots(
                 device=compute.device,
                 num_ranks=resources.processes_per_trial,
                 num_threads=compute.num_threads,
                 max_concurrent_trials=resources.max_concurrent_trials,
-                devices=[] if compute.device == "cpu" else cuda_devices(os.environ),
+                devices=cuda_devices(os.environ) if uses_cuda else [],
                 num_cores=usable_cores(),
             )
         )
@@ -81,6 +83,7 @@ class LocalExecutor:
 
         Raises:
             RuntimeError: the fork server cannot be used.
+            OSError: the job's folder cannot be written.
         """
         previous = self._handles.get(slot)
         assert previous is None or previous.is_over, f"slot {slot} is not free for {job.name}"

@@ -1,6 +1,7 @@
 """A job that runs on this machine: its ranks watched over as one, from the first fork until no process is left."""
 
 import contextlib
+import os
 import time
 import uuid
 from collections.abc import Callable
@@ -85,7 +86,12 @@ class LocalHandle:
         self._devices = devices
         self._choose_port = choose_port
         self._num_ports = 0
+        self._ranks: list[_Rank] = []
+        self._started: list[ProcessId] = []
+        self._mark = ""
+        self._deadline: float | None = None
         self._news: list[Event] = []
+        self._errors: list[Event] = []
         self._has_started = self._has_result = False
         self._failed_rank = 0
         self._start_ranks()
@@ -136,11 +142,14 @@ class LocalHandle:
         """
         if self.is_over:
             return
-        self._lifeline.close()
-        deadline = time.monotonic() + grace_s
-        while time.monotonic() < deadline and not all(rank.has_ended() for rank in self._ranks):
-            self._read()
-            time.sleep(_POLL_S)
+        if grace_s > 0:
+            # What a rank started is no longer known as its descendant once the rank has left.
+            self._started = process_tree.members(self._identities(), self._mark)
+            self._lifeline.close()
+            deadline = time.monotonic() + grace_s
+            while time.monotonic() < deadline and not all(rank.has_ended() for rank in self._ranks):
+                self._read()
+                time.sleep(_POLL_S)
         self._note_exits()
         self._finish()
 
@@ -153,16 +162,14 @@ class LocalHandle:
 
     def _start_ranks(self) -> None:
         self._num_ports += 1
-        self._ranks: list[_Rank] = []
-        self._errors: list[Event] = []
-        self._deadline: float | None = None
-        self.exit_code = None
+        self._ranks, self._started, self._errors = [], [], []
+        self._deadline = self.exit_code = None
         self._mark = uuid.uuid4().hex
         port = self._choose_port()
         lifeline, self._lifeline = Pipe(duplex=False)
         try:
             for number in range(self.job.num_ranks):
-                place = Place(number, self._devices, port, self._mark)
+                place = Place(number, self._devices, port, self._mark, dict(os.environ))
                 ours, theirs = Pipe()
                 with theirs, contextlib.ExitStack() as on_failure:
                     on_failure.callback(ours.close)
@@ -219,7 +226,7 @@ class LocalHandle:
         self._deadline = deadline if self._deadline is None else min(self._deadline, deadline)
 
     def _end_ranks(self) -> None:
-        process_tree.end(self._identities(), self._mark)
+        process_tree.end([*self._identities(), *self._started], self._mark)
         self._lifeline.close()
         for rank in self._ranks:
             rank.process.join(_REAP_TIMEOUT_S)

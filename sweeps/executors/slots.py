@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from sweeps.profiles import count_gpus
+
 _LISTING_TIMEOUT_S = 20.0
 _GPU_LINE = re.compile(r"^GPU (?P<index>\d+):.*?(?:\(UUID: (?P<uuid>GPU-[^)]+)\))?$")
 _MIG_LINE = re.compile(r"^\s+MIG .*\(UUID: (?P<uuid>MIG-[^)]+)\)$")
@@ -65,12 +67,14 @@ def usable_cores() -> int:
 
 
 def list_gpus() -> str | None:
-    """What `nvidia-smi -L` prints, or None where it cannot be run or finds no driver."""
+    """What `nvidia-smi -L` prints; without that program what the driver counts, in the same form; None for no GPU."""
     try:
         done = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=_LISTING_TIMEOUT_S)
+        if done.returncode == 0:
+            return done.stdout
     except (OSError, subprocess.TimeoutExpired):
-        return None
-    return done.stdout if done.returncode == 0 else None
+        pass
+    return "".join(f"GPU {index}: unnamed\n" for index in range(count_gpus())) or None
 
 
 def cuda_devices(environ: Mapping[str, str], listing: Callable[[], str | None] = list_gpus) -> list[str]:

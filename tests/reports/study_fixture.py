@@ -37,7 +37,7 @@ def sweep_config(name: str = "gsm8k", num_trials: int = 16, num_steps: int = 60)
             "name": name,
             "objective": {"metric": "eval/accuracy", "direction": "maximize"},
             "n_trials": num_trials,
-            "timeout_s": 14400.0,
+            "timeout": 14400.0,
             "sampler": {"name": "tpe", "seed": 7, "n_startup_trials": 5, "options": {}},
             "pruner": {"name": "hyperband", "min_steps": 10, "options": {}},
             "storage": None,
@@ -74,6 +74,7 @@ def sweep_config(name: str = "gsm8k", num_trials: int = 16, num_steps: int = 60)
         "resources": {"executor": "local", "processes_per_trial": 1, "max_concurrent_trials": "auto"},
         "tracking": {"uri": None, "experiment": None},
         "profile": "cpu",
+        "profile_reason": "no CUDA device is visible",
         "source": "search_spaces/gsm8k.yaml",
     }
 
@@ -92,9 +93,11 @@ def write_study(
         write_trial(folder, number, num_steps, accuracies)
     ended_at = START + 20.0 * num_trials + 30.0
     controller = {"pid": 1, "pid_start_time": 0.0, "state": "done", "started_at": START - 5.0, "ended_at": ended_at}
+    controller |= {"active_s": ended_at - START + 5.0, "warnings": []}
     write(folder / "controller.json", {**controller, "message": ""})
     if accuracies:
-        write(folder / "final.json", final_record(max(accuracies.values())))
+        best = max(accuracies, key=lambda number: accuracies[number])
+        write(folder / "final.json", {**final_record(accuracies[best]), "trial": best})
     return folder
 
 

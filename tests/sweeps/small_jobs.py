@@ -8,13 +8,13 @@ import sys
 import threading
 import time
 
-import torch
 
-from grpo_core.ranks import PeerFailed
+class PeerFailed(RuntimeError):
+    """Named like the error of `grpo_core.ranks`, without its imports."""
 
 
 def count(job, link):
-    """Reports `num_steps` steps and what the rank looks like."""
+    """Reports `num_steps` steps."""
     for step in range(1, job.options["num_steps"] + 1):
         link.send("step", {"step": step, "metrics": {"reward/mean": float(step)}})
     return {"status": "complete", "last_step": job.options["num_steps"], "metrics": {}}
@@ -31,9 +31,10 @@ def look_around(job, link):
         "environ": {name: os.environ[name] for name in names},
         "port": int(os.environ["MASTER_PORT"]),
         "is_session_leader": os.getsid(0) == os.getpid(),
-        "num_threads": torch.get_num_threads(),
+        "num_threads": sys.modules["torch"].get_num_threads(),
         "omp": os.environ["OMP_NUM_THREADS"],
-        "was_preloaded": job.options["started_with"],
+        "of_the_controller": os.environ["SET_BY_THE_CONTROLLER"],
+        "heavy": [name for name in ("datasets", "optuna", "mlflow") if name in sys.modules],
     }
 
 

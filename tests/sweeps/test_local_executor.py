@@ -14,9 +14,11 @@ from grpo_core.config import TrainConfig
 from sweeps.executors import EXECUTORS, local_handle, wait_any
 from sweeps.executors.fork_server import ForkServer
 from sweeps.executors.local import LocalExecutor, free_port
-from sweeps.process_tree import MARK, PROCESSES_FILE, end_orphans
 from sweeps.executors.slots import Slot
 from sweeps.jobs import Job
+from sweeps.process_tree import MARK, PROCESSES_FILE, end_orphans
+from sweeps.rank_link import EXIT_ABANDONED
+from sweeps.sections import SweepConfig
 
 HERE = Path(__file__).parent
 
@@ -28,8 +30,17 @@ def _small_jobs():
         yield
 
 
+def environ():
+    return {name: value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"}
+
+
 @pytest.fixture(scope="module")
-def server():
+def environ_before():
+    return environ()
+
+
+@pytest.fixture(scope="module")
+def server(environ_before):
     """Keeps one fork server for all tests of this file, which each close their own executor."""
     keeper = LocalExecutor([Slot()])
     keeper.warm_up()
@@ -42,20 +53,28 @@ def executor(server):
     executor = LocalExecutor([Slot(), Slot()])
     yield executor
     executor.close()
-    assert rank_pids(server.pid) == []
+    assert rank_pids() == []
 
 
-def rank_pids(server_pid):
-    """Everything that still runs under the fork server, or that bears the mark of a job."""
-    marked = []
+def rank_pids():
+    """All that runs below a fork server of this process, and all that bears the mark of a job."""
+    this = psutil.Process()
+    direct = {child.pid for child in this.children()}
+    marked = [child.pid for child in this.children(recursive=True) if child.pid not in direct]
     for process in psutil.process_iter():
         try:
             if MARK in process.environ():
                 marked.append(process.pid)
         except psutil.Error:
             continue
-    children = psutil.Process(server_pid).children(recursive=True) if psutil.pid_exists(server_pid) else []
-    return marked + [child.pid for child in children if child.status() != psutil.STATUS_ZOMBIE]
+    return [pid for pid in marked if is_running(pid)]
+
+
+def is_running(pid):
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def small_job(tmp_path, function, num_ranks=1, **options):
@@ -110,6 +129,13 @@ def run_to_end(handle, answer=None, timeout_s=60):
     return events
 
 
+def go_on(event):
+    """The answer to every report."""
+    if event.kind == "step" and "eval/accuracy" in event.data["metrics"]:
+        return {"command": "continue"}
+    return None
+
+
 def wait_for(handle, kind, timeout_s=30):
     """Polls until an event of this kind comes, and gives it."""
     deadline = time.monotonic() + timeout_s
@@ -123,7 +149,7 @@ def wait_for(handle, kind, timeout_s=30):
 
 def wait_until_gone(pids, timeout_s):
     deadline = time.monotonic() + timeout_s
-    while any(psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE for pid in pids):
+    while any(is_running(pid) for pid in pids):
         if time.monotonic() >= deadline:
             return False
         time.sleep(0.05)
@@ -138,14 +164,13 @@ def recorded_steps(job):
     return [json.loads(line)["step"] for line in (Path(job.run_dir) / "metrics.jsonl").read_text().splitlines()]
 
 
-def test_fork_server_has_one_thread_everything_loaded_and_no_cuda_before_the_first_fork(server):
+def test_fork_server_has_one_thread_everything_loaded_and_no_cuda_before_the_first_fork(server, environ_before):
     assert server.num_threads == 1
     assert server.missing == ()
     assert not server.cuda_touched
     assert psutil.Process(server.pid).num_threads() == 1
-    assert "OMP_NUM_THREADS" not in os.environ or os.environ["OMP_NUM_THREADS"] == psutil.Process().environ().get(
-        "OMP_NUM_THREADS"
-    )
+    assert environ() == environ_before
+    assert psutil.Process(server.pid).environ()["OMP_NUM_THREADS"] == "1"
     assert psutil.Process(server.pid).environ()["TOKENIZERS_PARALLELISM"] == "false"
 
 
@@ -170,9 +195,10 @@ def test_events_arrive_in_order_and_soon(executor, tmp_path):
     assert not (tmp_path / "trials" / "0001" / PROCESSES_FILE).exists()
 
 
-def test_a_rank_has_its_session_environment_and_log(server, tmp_path):
+def test_a_rank_has_its_session_environment_and_log(server, tmp_path, monkeypatch):
+    monkeypatch.setenv("SET_BY_THE_CONTROLLER", "later")
     executor = LocalExecutor([Slot(("GPU-1f", "GPU-2e"))])
-    job = small_job(tmp_path, "look_around", num_ranks=2, started_with="")
+    job = small_job(tmp_path, "look_around", num_ranks=2)
     handle = executor.start(job, slot=0)
     result = run_to_end(handle)[-1].data
     executor.close()
@@ -187,6 +213,7 @@ def test_a_rank_has_its_session_environment_and_log(server, tmp_path):
     assert 1024 < result["port"] < 65536
     assert result["is_session_leader"]
     assert (result["num_threads"], result["omp"]) == (2, "2")
+    assert result["of_the_controller"] == "later" and result["heavy"] == []
     for log, rank in (("trial.log", 0), ("trial.rank1.log", 1)):
         text = (Path(job.run_dir) / log).read_text()
         assert f"small_jobs:look_around 0001: rank {rank} of 2" in text
@@ -197,7 +224,7 @@ def test_a_rank_has_its_session_environment_and_log(server, tmp_path):
 def test_a_real_trial_runs_to_its_result(executor, tmp_path, num_ranks):
     job = trial_job(tmp_path, num_ranks)
     handle = executor.start(job, slot=0)
-    events = run_to_end(handle, lambda event: {"command": "continue"} if event.kind == "step" else None)
+    events = run_to_end(handle, go_on)
     assert [event.kind for event in events] == ["started", "step", "step", "step", "result"]
     result = events[-1].data
     assert (result["status"], result["last_step"], result["reason"]) == ("complete", 3, None)
@@ -213,8 +240,7 @@ def test_a_pruned_trial_stops_at_the_reported_step_with_all_its_ranks(executor, 
     reason = {"rule": "pruner", "step": 4}
 
     def answer(event):
-        if event.kind == "step" and "eval/accuracy" in event.data["metrics"]:
-            return {"command": "prune", "reason": reason} if event.data["step"] == 4 else {"command": "continue"}
+        return {"command": "prune", "reason": reason} if event.data.get("step") == 4 else go_on(event)
 
     handle = executor.start(job, slot=0)
     result = run_to_end(handle, answer)[-1]
@@ -313,7 +339,7 @@ def test_a_crash_gives_no_last_word_but_a_signal_and_a_log(executor, tmp_path):
     handle = executor.start(small_job(tmp_path, "crash"), slot=0)
     assert [event.kind for event in run_to_end(handle)] == ["started"]
     assert handle.exit_code == -signal.SIGSEGV
-    assert "about to crash" in handle.log_tail() and "Segmentation fault" in handle.log_tail()
+    assert "about to crash" in handle.log_tail(80) and "Segmentation fault" in handle.log_tail(80)
 
 
 def test_an_unknown_kind_of_job_is_named(executor, tmp_path):
@@ -332,7 +358,17 @@ def test_kill_ends_ranks_and_whatever_they_started(executor, tmp_path):
     handle.kill()
     assert time.monotonic() - started < 5
     assert wait_until_gone(pids, 0)
-    assert not handle.is_alive() and handle.exit_code == -signal.SIGKILL
+    assert not handle.is_alive()
+
+
+@pytest.mark.parametrize("grace_s", [0.0, 5.0])
+def test_kill_reports_how_the_ranks_went(executor, tmp_path, grace_s):
+    handle = executor.start(small_job(tmp_path, "wait_for_ever", spawn=True), slot=0)
+    pids = wait_for(handle, "progress").data["pids"]
+    handle.kill(grace_s)
+    # With a grace the rank left when it was asked to.
+    assert handle.exit_code == (EXIT_ABANDONED if grace_s else -signal.SIGKILL)
+    assert wait_until_gone(pids, 0)
 
 
 def test_what_a_dead_rank_started_is_gone_when_its_slot_is_free(executor, tmp_path):
@@ -357,7 +393,7 @@ def test_a_port_in_use_is_given_up_for_another(server, tmp_path):
     ports = [port, port, free_port()]
     executor = LocalExecutor([Slot()], choose_port=lambda: ports.pop(0))
     with listener:
-        events = run_to_end(executor.start(trial_job(tmp_path, num_ranks=2), slot=0))
+        events = run_to_end(executor.start(trial_job(tmp_path, num_ranks=2), slot=0), go_on)
     executor.close()
     assert [event.kind for event in events] == ["started", "step", "step", "step", "result"]
     assert ports == []
@@ -385,31 +421,36 @@ from sweeps.executors.slots import Slot
 from sweeps.jobs import Job
 
 if __name__ == "__main__":
-    executor = LocalExecutor([Slot()], preload=("sweeps.trial_process", "grpo_core.train"))
+    executor = LocalExecutor([Slot()], preload=("sweeps.trial_process",))
     folder = sys.argv[2]
     job = Job("small_jobs:" + sys.argv[3], "0001", {}, folder, folder + "/trial.log", num_ranks=2)
     handle = executor.start(job, 0)
-    while True:
-        wait_any([handle], 1.0)
+    while not os.path.exists(folder + "/finish"):
+        wait_any([handle], 0.1)
         for event in handle.poll():
             if event.kind == "progress":
                 open(folder + "/ready", "w").close()
+    if sys.argv[4:] == ["close"]:
+        executor.close()
+        executor.close()
+        time.sleep(600)
 """
 
 
-def start_controller(tmp_path, function):
+def start_controller(tmp_path, function, *how):
+    """A controller in a process of its own with one job of two ranks; its folder, and pids of ranks and fork server."""
     script, folder = tmp_path / "controller.py", tmp_path / "0001"
     script.write_text(CONTROLLER)
     folder.mkdir()
-    process = subprocess.Popen([sys.executable, script, HERE, folder, function], stdout=subprocess.DEVNULL)
+    process = subprocess.Popen([sys.executable, script, HERE, folder, function, *how], stdout=subprocess.DEVNULL)
     deadline = time.monotonic() + 60
     while not (folder / "ready").exists():
         assert process.poll() is None and time.monotonic() < deadline
         time.sleep(0.05)
-    family = [child.pid for child in psutil.Process(process.pid).children(recursive=True)]
     ranks = recorded_pids(folder)
-    assert set(ranks) < set(family)
-    return process, folder, family
+    server = psutil.Process(ranks[0]).ppid()
+    assert psutil.Process(server).ppid() == process.pid
+    return process, folder, [*ranks, server]
 
 
 @pytest.mark.parametrize("function", ["wait_for_command", "wait_for_ever"])
@@ -449,11 +490,15 @@ def test_ranks_survive_their_fork_server_and_the_next_job_gets_a_new_one(server,
     executor.close()
 
 
-def test_close_ends_jobs_and_fork_server(tmp_path):
-    process, _, family = start_controller(tmp_path, "wait_for_ever")
-    process.kill()
-    process.wait()
+@pytest.mark.parametrize("how", ["close", "exit"])
+def test_nothing_is_left_after_close_or_a_forgotten_close(tmp_path, how):
+    process, folder, family = start_controller(tmp_path, "wait_for_ever", how)
+    (folder / "finish").touch()
     assert wait_until_gone(family, 10)
+    if how == "close":
+        assert process.poll() is None
+        process.kill()
+    process.wait(10)
 
 
 def test_two_jobs_run_at_once_and_a_taken_slot_is_refused(executor, tmp_path):
@@ -472,5 +517,13 @@ def test_two_jobs_run_at_once_and_a_taken_slot_is_refused(executor, tmp_path):
     assert handles[0].is_alive()
 
 
-def test_every_executor_has_a_name():
+def test_every_executor_is_made_from_a_sweep():
+    train = {"compute": {"device": "cpu", "num_threads": 1, "num_ranks": 2}}
+    resources = {"processes_per_trial": 2, "max_concurrent_trials": 3}
+    study = {"name": "slots", "n_trials": 1, "objective": {"metric": "eval/accuracy", "direction": "maximize"}}
+    config = SweepConfig.model_validate({"study": study, "search_space": {}, "train": train, "resources": resources})
     assert list(EXECUTORS) == ["local"]
+    for make in EXECUTORS.values():
+        executor = make(config)
+        assert executor.capacity == 3
+        executor.close()

@@ -217,6 +217,7 @@ def test_a_grid_runs_every_point_once_with_the_defaults_first(folder: StudyFolde
         end(study, folder, draw, objective=0.5)
     assert [draw.number for draw in draws] == list(range(6))
     assert draws[0].params == {"group_size": 8, "clip_range": 0.2}
+    assert len(stored(folder)) == 6
     assert len({str(draw.params) for draw in draws}) == 6
 
 

@@ -1,0 +1,57 @@
+"""controller.json: which process controls a study, how it stands, and what the controlling costs."""
+
+import os
+import socket
+import time
+from typing import Any
+
+import psutil
+
+from sweeps.sections import SweepConfig
+from sweeps.study_folder import StudyFolder, write_json
+
+HEARTBEAT_INTERVAL_S = 15.0
+
+
+class ControllerRecord:
+    """Keeps controller.json up to date; written at once when the state changes, else by heartbeat."""
+
+    def __init__(self, folder: StudyFolder, config: SweepConfig, warnings: list[str]) -> None:
+        self._folder = folder
+        self._active_before_s = folder.controller().get("active_s", 0.0)
+        self._started = time.monotonic()
+        self._due = 0.0
+        self._data: dict[str, Any] = {
+            "pid": os.getpid(),
+            "pid_start_time": psutil.Process().create_time(),
+            "host": socket.gethostname(),
+            "state": "running",
+            "message": "",
+            "profile": config.profile,
+            "profile_reason": config.profile_reason,
+            "warnings": warnings,
+            "started_at": time.time(),
+            "ended_at": None,
+        }
+        self.write()
+
+    @property
+    def active_s(self) -> float:
+        """Seconds that the study has been run for, over all launches."""
+        return self._active_before_s + time.monotonic() - self._started
+
+    def beat(self) -> None:
+        """Shows that the controller lives, now and then."""
+        if time.monotonic() >= self._due:
+            self.write()
+
+    def write(self, **changes: Any) -> None:
+        """Writes the record, with these fields changed."""
+        self._data |= changes
+        self._data |= {"heartbeat": time.time(), "active_s": self.active_s}
+        self._due = time.monotonic() + HEARTBEAT_INTERVAL_S
+        write_json(self._folder.controller_file, self._data)
+
+    def end(self, state: str, message: str, exit_code: int) -> None:
+        """Writes how the launch ended: state done, failed or interrupted."""
+        self.write(state=state, message=message, exit_code=exit_code, ended_at=time.time())

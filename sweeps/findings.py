@@ -1,0 +1,88 @@
+"""What lint rules work with: the findings they make, and a sweep seen as all trials it may hold."""
+
+import itertools
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal
+
+from pydantic import ValidationError
+
+from grpo_core.config import TrainConfig
+from sweeps.search_space import apply_params, in_order, is_active, path_of, points
+from sweeps.sections import SweepConfig
+from sweeps.train_fields import get_value
+
+#: Combinations of searched knobs, and values of one, that are looked at.
+MAX_VARIANTS = 400
+MAX_VALUES = 16
+#: Knobs whose value changes nothing about what the others do.
+NUMBERS = ("algorithm.group_size", "algorithm.reward_scale")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing to know before a study starts: the dotted `key` of the sweep file that it is about, rule and fix."""
+
+    level: Literal["error", "warning"]
+    key: str
+    message: str
+    idle: bool = False
+    """Whether it says that the key changes nothing."""
+
+    def __str__(self) -> str:
+        return f"{self.level}: {self.key}: {self.message}"
+
+
+def idle(key: str, message: str) -> Finding:
+    """The warning that a key cannot matter, with the reason and what to do."""
+    return Finding("warning", key, f"cannot matter: {message}", idle=True)
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """A sweep as the rules see it: what trials may be made of."""
+
+    config: SweepConfig
+
+    @cached_property
+    def variants(self) -> list[TrainConfig]:
+        """TrainConfigs of trials, over the values or ends of the searched knobs of the algorithm; at least the base."""
+        space = self.config.search_space
+        keys = [key for key in in_order(space) if path_of(key).startswith("algorithm.") and path_of(key) not in NUMBERS]
+        # The last of a product vary first, and words say more about an algorithm than numbers.
+        keys.sort(key=lambda key: space[key].values is not None)
+        choices = [[(key, value) for value in self._values(key)] for key in keys]
+        alone = ([pair] for pairs in choices for pair in pairs)
+        found = [self.config.train]
+        for drawn in itertools.chain(alone, itertools.islice(itertools.product(*choices), MAX_VARIANTS)):
+            params = dict(drawn)
+            active = {key: value for key, value in params.items() if is_active(key, space, params)}
+            try:
+                found.append(apply_params(self.config.train, active))
+            except ValidationError:
+                continue  # space_mistakes has named it
+        return found
+
+    def _values(self, key: str) -> list[Any]:
+        dimension = self.config.search_space[key]
+        every = dimension.values or points(key, dimension, MAX_VALUES) or (dimension.min, dimension.max)
+        return list(every)[:MAX_VALUES]
+
+    def possible(self, path: str) -> set[Any]:
+        """Values that a field of `algorithm` may have in a trial."""
+        return {get_value(train, path) for train in self.variants}
+
+    def searched(self, path: str) -> str | None:
+        """The search-space key that varies a field, or None."""
+        return next((key for key in self.config.search_space if path_of(key) == path), None)
+
+    def place(self, path: str) -> str:
+        """Where the file sets a field: its search-space key, or its path under train."""
+        key = self.searched(path)
+        return f"search_space.{key}" if key else f"train.{path}"
+
+    def turned(self, path: str) -> bool:
+        """Whether a field of `algorithm` is searched, or set to something else than its preset has."""
+        train = self.config.train
+        preset = TrainConfig.model_validate({"algorithm": {"name": train.algorithm.name}})
+        return self.searched(path) is not None or get_value(train, path) != get_value(preset, path)

@@ -1,0 +1,262 @@
+"""The event loop over the trials of a study: a free slot is filled, news is taken, an end is decided and told."""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from sweeps.controller_record import ControllerRecord
+from sweeps.executors import Executor, wait_any
+from sweeps.jobs import Event
+from sweeps.outcomes import Outcome, same_failure
+from sweeps.phases import Interrupted
+from sweeps.progress import Progress, StudyView, TrialRow
+from sweeps.report_writer import ReportWriter
+from sweeps.sections import SweepConfig
+from sweeps.study import SweepStudy
+from sweeps.study_folder import StudyFolder
+from sweeps.summary import describe_outcome, settings
+from sweeps.tracking import Tracker
+from sweeps.trial_run import StopReason, TrialRun
+
+#: Longest wait for news, so that a signal is noticed and the display stays alive.
+TICK_S = 0.25
+#: Time for trials to leave a checkpoint when the study is interrupted: with what follows, 10 s in all.
+INTERRUPT_GRACE_S = 6.0
+#: The same when study.timeout passed, where nobody waits.
+TIMEOUT_GRACE_S = 60.0
+
+
+class StudyFailed(Exception):
+    """The study cannot go on; `exit_code` is 2 where the person's settings are the cause, else 1."""
+
+    def __init__(self, message: str, exit_code: int = 1) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+
+
+class TrialLoop:
+    """Runs trials in the executor's slots until the study has no more of them."""
+
+    def __init__(
+        self,
+        config: SweepConfig,
+        folder: StudyFolder,
+        study: SweepStudy,
+        executor: Executor,
+        *,
+        tracker: Tracker,
+        report: ReportWriter,
+        record: ControllerRecord,
+        progress: Progress,
+        should_stop: Callable[[], bool],
+        kind: str = "trial",
+    ) -> None:
+        self._config = config
+        self._folder = folder
+        self._study = study
+        self._executor = executor
+        self._tracker = tracker
+        self._report = report
+        self._record = record
+        self._progress = progress
+        self._should_stop = should_stop
+        self._kind = kind
+        self._running: dict[int, TrialRun] = {}
+        self._to_retry: list[TrialRun] = []
+        self._slot_freed_at: dict[int, float] = {}
+        self._outcomes = {trial.number: outcome for trial in folder.trials() if (outcome := trial.outcome())}
+        self._rows = [self._row_of_ended(number) for number in self._outcomes]
+        self._is_drained = False
+        self._kill_at: float | None = None
+        self._waited_s = 0.0
+        self.is_out_of_time = False
+        """Whether study.timeout ended the study."""
+
+    def run(self) -> None:
+        """Runs what is left of the study.
+
+        Raises:
+            Interrupted: it was asked to stop; no process is left, and open trials go on at the next launch.
+            StudyFailed: its first trials all failed of one cause, or the executor cannot start anything.
+        """
+        started, tracking_before_s = time.monotonic(), self._tracker.busy_cpu_s
+        try:
+            while self._tick():
+                pass
+        except StudyFailed:
+            self._stop("interrupt", INTERRUPT_GRACE_S)
+            raise
+        finally:
+            self.kill()
+            wall_s = max(time.monotonic() - started, 1e-9)
+            busy_s = wall_s - self._waited_s + self._tracker.busy_cpu_s - tracking_before_s
+            self._record.write(trials_wall_s=wall_s, controller_busy_s=busy_s, overhead_frac=busy_s / wall_s)
+
+    def kill(self) -> None:
+        """Ends every process of the trials that still run; they go on at the next launch."""
+        for run in list(self._running.values()):
+            if run.handle is not None:
+                run.handle.kill()
+        self._running = {}
+        self._tracker.running(set())
+
+    def _tick(self) -> bool:
+        """One round; False when nothing runs any more and nothing is left to start."""
+        if self._should_stop():
+            self._stop("interrupt", INTERRUPT_GRACE_S)
+            raise Interrupted
+        self._watch_the_clock()
+        if self.is_out_of_time:
+            self._prune_what_waits()
+        else:
+            self._fill_slots()
+        if not self._running:
+            return bool(self._to_retry) and not self.is_out_of_time
+        self._take_news()
+        self._record.beat()
+        self._report.poll()
+        self._progress.show(self._view())
+        return True
+
+    def _watch_the_clock(self) -> None:
+        timeout_s = self._config.study.timeout_s
+        if not self.is_out_of_time and timeout_s is not None and self._record.active_s >= timeout_s:
+            self.is_out_of_time = True
+            self._kill_at = time.monotonic() + TIMEOUT_GRACE_S
+            for run in self._running.values():
+                run.stop("timeout")
+        if self._kill_at is not None and time.monotonic() >= self._kill_at:
+            for run in self._running.values():
+                assert run.handle is not None
+                run.handle.kill()
+
+    def _fill_slots(self) -> None:
+        for slot in range(self._executor.capacity):
+            while slot not in self._running:
+                run = self._to_retry.pop(0) if self._to_retry else self._next_run()
+                if run is None:
+                    return
+                if not self._ended_already(run):
+                    self._start(run, slot)
+
+    def _next_run(self) -> TrialRun | None:
+        draw = None if self._is_drained else self._study.draw()
+        if draw is None:
+            self._is_drained = True
+            return None
+        return TrialRun(self._config, draw, self._folder.trial(draw.number), self._study, self._kind)
+
+    def _ended_already(self, run: TrialRun) -> bool:
+        """Prepares a trial, and ends it where its record already holds the reason to."""
+        problem = run.prepare() if run.handle is None else None
+        if problem is not None:
+            run.ended_before_start(_word("error", {"type": "ConfigError", "message": problem, "cause": "config"}))
+        elif run.handle is None and (reason := run.overdue_verdict()) is not None:
+            word = {"status": "pruned", "last_step": run.last_step, "metrics": {}, "reason": reason, "checkpoint": None}
+            run.ended_before_start(_word("result", word))
+        else:
+            return False
+        self._conclude(run, run.outcome())
+        return True
+
+    def _start(self, run: TrialRun, slot: int) -> None:
+        self._running[slot] = run
+        self._tell_tracker()
+        try:
+            run.start(self._executor, slot, self._slot_freed_at.pop(slot, None))
+        except RuntimeError as error:
+            del self._running[slot]
+            raise StudyFailed(f"no trial can be started: {error}") from error
+
+    def _take_news(self) -> None:
+        handles = [run.handle for run in self._running.values() if run.handle is not None]
+        before = time.monotonic()
+        wait_any(handles, TICK_S)
+        self._waited_s += time.monotonic() - before
+        for slot, run in list(self._running.items()):
+            assert run.handle is not None
+            for event in run.handle.poll():
+                run.take(event)
+            if not run.handle.is_alive():
+                del self._running[slot]
+                self._conclude(run, run.outcome())
+                self._slot_freed_at[slot] = run.last_word_at
+
+    def _conclude(self, run: TrialRun, outcome: Outcome) -> None:
+        if outcome.state == "interrupted":
+            return
+        if outcome.state == "retry":
+            run.num_retries += 1
+            self._to_retry.append(run)
+            message = (outcome.reason or {}).get("message")
+            self._progress.say(f"trial {run.number}: {message}; it goes on from its last checkpoint")
+            return
+        # On disk first: Optuna and MLflow can be told again from there.
+        record = run.record(outcome)
+        self._study.tell(record)
+        self._outcomes[run.number] = record
+        self._rows.append(run.row(outcome.state, (outcome.reason or {}).get("rule", "")))
+        self._tell_tracker()
+        self._tracker.wake()
+        self._report.trial_ended()
+        self._progress.say(describe_outcome(record, self._config, run.draw.params))
+        failure = same_failure([self._outcomes[number] for number in sorted(self._outcomes)])
+        if failure is not None:
+            raise StudyFailed(f"the first trials all failed alike, as every further one would: {failure}")
+
+    def _prune_what_waits(self) -> None:
+        """Ends trials that an earlier launch left open and for which no time is left."""
+        waiting = self._to_retry
+        self._to_retry = []
+        while self._study.num_waiting:
+            run = self._next_run()
+            assert run is not None
+            run.prepare()
+            waiting.append(run)
+        for run in waiting:
+            run.stop_reason = "timeout"
+            self._conclude(run, run.outcome())
+
+    def _stop(self, reason: StopReason, grace_s: float) -> None:
+        """Asks all trials to stop and takes what they still say, for `grace_s` at most."""
+        for run in self._running.values():
+            run.stop(reason)
+        deadline = time.monotonic() + grace_s
+        while self._running and time.monotonic() < deadline:
+            self._take_news()
+        for run in self._running.values():
+            assert run.handle is not None
+            run.handle.kill()
+        if self._running:
+            self._take_news()
+
+    def _tell_tracker(self) -> None:
+        self._tracker.running({run.number for run in [*self._running.values(), *self._to_retry]})
+
+    def _view(self) -> StudyView:
+        running = [self._running[slot].row() for slot in sorted(self._running)]
+        study = self._config.study
+        return StudyView(
+            name=study.name,
+            objective=study.objective.metric,
+            n_trials=study.n_trials,
+            rows=[*self._rows, *running],
+            elapsed_s=self._record.active_s,
+            note=f"tracking waits: {self._tracker.problem}" if self._tracker.problem else "",
+        )
+
+    def _row_of_ended(self, number: int) -> TrialRow:
+        outcome, params = self._outcomes[number], (self._folder.trial(number).params() or {}).get("params", {})
+        return TrialRow(
+            number=number,
+            state=outcome["state"],
+            step=outcome["last_step"],
+            num_steps=self._config.train.num_steps,
+            objective=outcome["objective"],
+            settings=settings(params),
+            note=(outcome["reason"] or {}).get("rule", ""),
+        )
+
+
+def _word(kind: Any, data: dict[str, Any]) -> Event:
+    return Event(kind, data, time.time())

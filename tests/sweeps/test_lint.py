@@ -1,0 +1,260 @@
+from typing import Any
+
+import pytest
+
+from sweeps.lint import Finding, lint
+from sweeps.sections import SweepConfig
+
+HEALTHY: dict[str, Any] = {
+    "study": {"name": "s", "n_trials": 16},
+    "search_space": {"lr": {"min": 3e-5, "max": 3e-3, "log": True}},
+    "train": {
+        "warm_start": {"num_steps": 500},
+        "algorithm": {"advantage_scale": "none", "entropy_coef": 0.02, "updates_per_batch": 2},
+    },
+}
+SCALE = {"reward_scale": {"min": 0.5, "max": 2.0}}
+CLIP = {"clip_range": {"min": 0.1, "max": 0.3}}
+
+
+def merged(base: dict, top: dict) -> dict:
+    both = {key: merged(base[key], top[key]) for key in base.keys() & top.keys() if isinstance(base[key], dict)}
+    return {**base, **top, **both}
+
+
+def findings(changes: dict) -> list[Finding]:
+    return lint(SweepConfig.model_validate(merged(HEALTHY, changes)))
+
+
+def keys(changes: dict) -> list[tuple[str, str]]:
+    return [(finding.level, finding.key) for finding in findings(changes)]
+
+
+def algorithm(**knobs) -> dict:
+    return {"train": {"algorithm": knobs}}
+
+
+def search(**entries) -> dict:
+    return {"search_space": entries}
+
+
+def test_a_healthy_sweep_has_no_findings():
+    assert keys(search(**SCALE, **CLIP, group_size={"values": [4, 8, 16]})) == []
+
+
+@pytest.mark.parametrize("scale", ["group_std", "batch_std"])
+def test_reward_scale_cancels_in_divided_advantages(scale):
+    (finding,) = findings({**search(**SCALE), **algorithm(advantage_scale=scale)})
+    assert (finding.level, finding.key, finding.idle) == ("warning", "search_space.reward_scale", True)
+    assert finding.message == (
+        f"cannot matter: advantages are divided by their standard deviation ({scale}), which takes the scale out "
+        "again; set train.algorithm.advantage_scale: none, or drop the key"
+    )
+
+
+def test_reward_scale_cancels_under_adamw_where_nothing_else_is_in_the_loss():
+    (finding,) = findings({**search(**SCALE), **algorithm(entropy_coef=0.0)})
+    assert finding.key == "search_space.reward_scale" and finding.idle
+    assert "AdamW" in finding.message and "max_grad_norm" in finding.message
+    assert keys({**search(**SCALE), **algorithm(entropy_coef=0.0, kl_coef=0.1)}) == []
+    assert keys(search(**SCALE, **{"algorithm.entropy_coef": {"values": [0.0, 0.02]}})) == []
+
+
+def test_a_reward_scale_that_is_set_but_not_searched_is_named_in_train():
+    assert keys(algorithm(reward_scale=2.0, advantage_scale="group_std")) == [
+        ("warning", "train.algorithm.reward_scale")
+    ]
+    assert keys(algorithm(reward_scale=1.0, advantage_scale="group_std")) == []
+
+
+def test_reward_scale_that_matters_in_some_trials_only_wants_a_condition():
+    scales = {"algorithm.advantage_scale": {"values": ["none", "group_std"]}}
+    (finding,) = findings(search(**SCALE, **scales))
+    assert (finding.level, finding.key, finding.idle) == ("warning", "search_space.reward_scale", False)
+    assert "when: {algorithm.advantage_scale: none}" in finding.message
+
+
+def test_clip_range_cannot_matter_in_a_single_update():
+    assert keys({**search(**CLIP), **algorithm(updates_per_batch=1)}) == [("warning", "search_space.clip_range")]
+    assert keys(search(**CLIP, **{"algorithm.updates_per_batch": {"values": [1, 2]}})) == []
+    assert keys(algorithm(updates_per_batch=1, clip_range=0.3)) == [("warning", "train.algorithm.clip_range")]
+
+
+def test_each_way_of_clipping_reads_its_own_knob():
+    cispo = algorithm(name="cispo", aggregation="token_mean", clipping="weight")
+    assert keys({**search(**CLIP), **cispo}) == [("warning", "search_space.clip_range")]
+    cap = {"algorithm.ratio_cap": {"values": [2.0, 5.0]}}
+    assert keys({**search(**cap), **cispo}) == []
+    assert keys(search(**cap)) == [("warning", "search_space.algorithm.ratio_cap")]
+
+
+def test_a_combination_that_needs_several_searched_knobs_is_found():
+    many = {f"algorithm.{name}": {"values": values} for name, values in MANY.items()}
+    assert ("warning", "search_space.algorithm.aggregation") in keys(search(**CLIP, **many))
+
+
+MANY = {
+    "ratio_level": ["token", "sequence"],
+    "aggregation": ["sequence_mean", "token_mean", "constant"],
+    "baseline": ["mean", "median", "leave_one_out", "none"],
+    "updates_per_batch": [1, 2, 4, 8],
+    "kl_coef": [0.0, 0.01, 0.1],
+    "mask_truncated": [False, True],
+}
+
+
+def test_when_no_searched_key_can_matter_the_study_is_refused():
+    changes = {"search_space": SCALE, **algorithm(advantage_scale="group_std")}
+    only = lint(SweepConfig.model_validate({**merged(HEALTHY, changes), "search_space": SCALE}))
+    assert [(finding.level, finding.key) for finding in only] == [
+        ("error", "search_space"),
+        ("warning", "search_space.reward_scale"),
+    ]
+
+
+def test_group_sizes_that_do_not_divide_are_errors_with_the_legal_ones():
+    (finding,) = findings(search(group_size={"values": [4, 6, 8]}))
+    assert (finding.level, finding.key) == ("error", "search_space.group_size.values")
+    assert finding.message.endswith("legal group sizes: 2, 4, 8, 16, 32, 64")
+
+
+def test_group_size_1_has_no_baseline():
+    (finding,) = findings(search(group_size={"values": [1, 8]}))
+    assert finding.level == "error"
+    assert finding.message == "a group needs at least 2 completions for a baseline; use 2 to 64"
+
+
+def test_sequence_ratios_belong_to_sequence_means_and_tiny_clips():
+    gspo = {"name": "gspo", "clip_range": 3e-4}
+    assert keys(algorithm(**gspo)) == []
+    assert keys(algorithm(**gspo, aggregation="token_mean")) == [("warning", "train.algorithm.aggregation")]
+    found = findings({**search(**CLIP), **algorithm(name="gspo", clip_range=0.2)})
+    assert [(finding.key, finding.idle) for finding in found] == [("search_space.clip_range", False)]
+
+
+def test_knobs_that_another_setting_switches_off():
+    assert keys(algorithm(constant_length=8)) == [("warning", "train.algorithm.constant_length")]
+    assert keys(algorithm(constant_length=8, aggregation="constant")) == []
+    assert keys(algorithm(kl_estimator="k2")) == [("warning", "train.algorithm.kl_estimator")]
+    assert keys(algorithm(kl_estimator="k2", kl_coef=0.1)) == []
+    assert keys(algorithm(kl_estimator="k1", kl_coef=0.1)) == [("warning", "train.algorithm.kl_estimator")]
+
+
+def test_warm_start_is_for_the_tiny_policy():
+    assert keys({"train": {"warm_start": {"num_steps": 0}}}) == [("warning", "train.warm_start.num_steps")]
+    hub = {"name": "Qwen/Qwen2.5-0.5B-Instruct"}
+    assert keys({"train": {"policy": hub}}) == [("warning", "train.warm_start.num_steps")]
+    assert keys({"train": {"policy": hub, "warm_start": {"num_steps": 0}}}) == []
+
+
+def test_a_rate_that_never_reaches_its_peak():
+    assert keys({"train": {"optim": {"lr_warmup_steps": 60}}}) == [("warning", "train.optim.lr_warmup_steps")]
+    assert keys({"train": {"optim": {"lr_warmup_steps": 59}}}) == []
+
+
+def objective(metric: str, **others) -> dict:
+    return {"study": {"objective": {"metric": metric, **others}}}
+
+
+def test_the_objective_must_be_recorded():
+    (finding,) = findings(objective("eval/acuracy"))
+    assert (finding.level, finding.key) == ("error", "study.objective.metric")
+    assert "eval/accuracy, eval/accuracy_greedy" in finding.message and "policy/entropy" in finding.message
+    assert keys(objective("reward/correct")) == []
+    assert keys(objective("reward/")) == [("error", "study.objective.metric")]
+    assert keys(objective("eval/accuracy_greedy")) == []
+    greedy = {**objective("eval/accuracy_greedy"), "train": {"eval": {"greedy": False}}}
+    assert keys(greedy) == [("error", "study.objective.metric")]
+    assert keys(objective("time/step_s", direction="minimize")) == [("warning", "study.objective.metric")]
+    assert keys(objective("eval/accuracy", direction="minimize")) == [("warning", "study.objective.direction")]
+
+
+def test_budget():
+    assert keys({"study": {"n_trials": 5}}) == [("warning", "study.sampler.n_startup_trials")]
+    assert keys({"study": {"n_trials": 5, "sampler": {"name": "random"}}}) == []
+    small = {"search_space": {"group_size": {"values": [4, 8]}, "num_steps": {"values": [60]}}}
+    found = lint(SweepConfig.model_validate({**HEALTHY, **small}))
+    assert ("study.n_trials", "the space has only 2 different settings; use 2 trials, or widen the space") in [
+        (finding.key, finding.message) for finding in found
+    ]
+    grid = {
+        "study": {"name": "s", "n_trials": 7, "sampler": {"name": "grid"}},
+        "search_space": {"group_size": {"values": [4, 8]}, "lr": {"values": [1e-4, 2e-4, 3e-4, 1e-3]}},
+    }
+    (finding,) = lint(SweepConfig.model_validate({**HEALTHY, **grid}))
+    assert (finding.key, finding.message) == (
+        "study.n_trials",
+        "the grid has 8 points, 7 trials leave some out; use 8 trials",
+    )
+
+
+def test_cmaes_models_ranges():
+    cmaes = {"study": {"sampler": {"name": "cmaes"}}}
+    assert keys(cmaes) == [("warning", "study.sampler.name")]
+    assert keys({**cmaes, **search(**SCALE)}) == []
+
+
+def pruned(name: str, **others) -> dict:
+    return {"study": {"pruner": {"name": name, **others}}}
+
+
+def test_a_pruner_needs_values_between_min_steps_and_the_last_step():
+    assert keys(pruned("hyperband")) == []
+    assert keys(pruned("hyperband", min_steps=60)) == [("warning", "study.pruner.min_steps")]
+    assert keys({**pruned("hyperband", min_steps=30), "train": {"eval": {"every": 40}}}) == []
+    assert keys({**pruned("asha"), "train": {"eval": {"every": 60}}}) == [("warning", "train.eval.every")]
+    per_step = merged(pruned("asha"), objective("reward/mean"))
+    assert keys({**per_step, "train": {"eval": {"every": 60}}}) == []
+    assert keys(merged(pruned("median"), {"study": {"n_trials": 5, "sampler": {"n_startup_trials": 2}}})) == [
+        ("warning", "study.pruner")
+    ]
+    assert keys(pruned("median", options={"n_startup_trials": 16})) == [("warning", "study.pruner")]
+
+
+@pytest.mark.parametrize(
+    ("limits", "fires"),
+    [
+        ({"entropy": {"min": 0.5, "max": 1.0, "warmup_steps": 57, "patience": 3}}, True),
+        ({"entropy": {"min": 0.5, "max": 1.0, "warmup_steps": 57, "patience": 4}}, False),
+        ({"grad_norm": {"max": 10.0, "patience": 61}}, False),
+        ({"reward_collapse": {"window": 57, "patience": 3}}, True),
+        ({"reward_collapse": {"window": 58, "patience": 3}}, False),
+    ],
+)
+def test_a_limit_must_be_able_to_fire_within_the_run(limits, fires):
+    (rule,) = limits
+    assert keys({"stability": limits}) == ([] if fires else [("warning", f"stability.{rule}")])
+
+
+def test_other_limits_to_think_about():
+    assert keys({"stability": {"reward_collapse": {"drop": 1.0}}}) == [("warning", "stability.reward_collapse.drop")]
+    band = {"stability": {"entropy": {"min": 0.5, "max": 1.0}}}
+    hot = search(**{"rollout.temperature": {"values": [0.8, 1.0]}})
+    assert keys({**band, **hot}) == [("warning", "stability.entropy")]
+
+
+@pytest.mark.parametrize(
+    ("key", "values"),
+    [
+        ("policy.hidden_size", [64, 96]),
+        ("warm_start.num_steps", [100, 500]),
+        ("task.seed", [0, 1]),
+        ("eval.samples_per_problem", [2, 4]),
+        ("rollout.completions_per_step", [64, 128]),
+        ("num_steps", [30, 60]),
+        ("seed", [0, 1]),
+    ],
+)
+def test_trials_that_would_not_compare(key, values):
+    assert keys(search(**{key: {"values": values}})) == [("warning", f"search_space.{key}")]
+
+
+def test_a_key_with_one_value_is_no_search():
+    assert keys(search(group_size={"values": [8]})) == [("warning", "search_space.group_size")]
+
+
+def test_findings_read_as_a_line():
+    (finding,) = findings(search(group_size={"values": [8]}))
+    assert str(finding) == (
+        "warning: search_space.group_size: cannot matter: it has a single value; add another, or set it in train"
+    )
