@@ -1,6 +1,7 @@
 """The training loop: `python -m grpo_core.train config.yaml` runs it alone, a study runs it once for each trial."""
 
 import math
+import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -205,7 +206,8 @@ def main() -> None:
     except (ValueError, OSError) as error:
         print(error, file=sys.stderr)
         raise SystemExit(2) from None
-    print(f"{outcome.status} after step {outcome.last_step}; checkpoint {outcome.checkpoint}")
+    if os.environ.get("RANK", "0") == "0":
+        print(f"{outcome.status} after step {outcome.last_step}; checkpoint {outcome.checkpoint}")
 
 
 def _print_step(step: int, metrics: dict[str, float]) -> None:

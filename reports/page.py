@@ -28,6 +28,7 @@ from reports.slices import slice_figures, stability_figures
 from reports.study_data import Study, Trial
 from reports.theme import Figure
 from sweeps.study_folder import StudyFolder, write_text
+from sweeps.summary import reproduce_command
 
 #: Packages whose versions decide the numbers of a study.
 _PACKAGES = ("grpo-sweeps", "torch", "transformers", "accelerate", "optuna", "mlflow", "numpy", "plotly")
@@ -130,10 +131,8 @@ def commands(study: Study) -> list[tuple[str, str]]:
     name = shlex.quote(study.name)
     if study.best is not None:
         trial = where / "trials" / study.best.folder.name
-        config, again = shlex.quote(str(trial / "config.yaml")), shlex.quote(f"{trial}-again")
-        found.append(
-            (f"Train trial {study.best.number} again", f"python -m grpo_core.train {config} --run-dir {again}")
-        )
+        num_ranks = study.config.get("resources", {}).get("processes_per_trial", 1)
+        found.append((f"Train trial {study.best.number} again", reproduce_command(trial, num_ranks)))
         found.append(
             ("Export its policy as a plain folder", f"python -m sweeps best {name}{option} --export {name}-best")
         )

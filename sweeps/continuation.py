@@ -19,7 +19,11 @@ _FIXED = ("objective", "search_space", "stability", "train")
 _FREE = ("train.compute.num_threads", "train.compute.collective_timeout_s", "train.checkpoint")
 
 
-class StudyChanged(ValueError):
+class Refused(ValueError):
+    """The study cannot be launched as it was asked for; nothing was started or written."""
+
+
+class StudyChanged(Refused):
     """The file asks for other trials than the study on disk holds; the text names every difference and the way out."""
 
 

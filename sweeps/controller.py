@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from grpo_core.config import TrainConfig
-from sweeps.continuation import check_unchanged, import_trials, write_sweep
+from sweeps.continuation import Refused, check_unchanged, import_trials, write_sweep
 from sweeps.controller_record import ControllerRecord
 from sweeps.executors import EXECUTORS, Executor
 from sweeps.executors.slots import usable_cores
@@ -63,22 +63,25 @@ def run_study(
     Raises:
         ConfigError: an option of the sampler or pruner is wrong.
         StudyChanged: the study on disk holds other trials than `config` asks for.
+        Refused: the machine lacks what `resources` asks for, or `import_from` or `runs_dir` cannot be used.
         StudyBusy: another process runs the study.
-        ValueError: the machine lacks what `resources` asks for, or there is no study `import_from`.
     """
     runs_dir = Path(runs_dir)
     folder = StudyFolder(runs_dir / config.study.name)
     source = None if import_from is None else StudyFolder(runs_dir / import_from)
     if source is not None and not source.exists:
-        raise ValueError(f"--import {import_from}: no such study under {runs_dir}")
+        raise Refused(f"--import {import_from}: no such study under {runs_dir}")
     # What is wrong with these shows before anything is on disk.
     build_sampler(config)
     build_pruner(config)
-    own_executor = executor or EXECUTORS[config.resources.executor](config)
+    own_executor = executor or open_executor(config)
     with ExitStack() as stack:
         shown = progress or open_progress()
         stack.callback(shown.close)
-        stack.enter_context(folder.lock())
+        try:
+            stack.enter_context(folder.lock())
+        except OSError as error:
+            raise Refused(f"--runs-dir {runs_dir}: cannot be written to: {error.strerror}") from error
         if folder.exists and not fresh:
             check_unchanged(folder, config)
         elif folder.path.exists():
@@ -90,6 +93,14 @@ def run_study(
             stack.callback(own_executor.close)
         signals = stack.enter_context(StopSignals())
         return _Launch(config, folder, runs_dir, own_executor, shown, signals, job_kinds or {}).run(source)
+
+
+def open_executor(config: SweepConfig) -> Executor:
+    """The executor that the sweep names, with nothing started; raises Refused where the machine lacks what it needs."""
+    try:
+        return EXECUTORS[config.resources.executor](config)
+    except ValueError as error:
+        raise Refused(str(error)) from error
 
 
 def _move_aside(folder: StudyFolder) -> Path:
@@ -255,7 +266,8 @@ class _Launch:
             uri = tracking_uri(self._config, self._runs_dir)
             lines = best_lines(self._folder, self._config)
             if best is not None:
-                lines.append(f"  again:   {reproduce_command(self._folder.trial(best['number']))}")
+                num_ranks = self._config.resources.processes_per_trial
+                lines.append(f"  again:   {reproduce_command(self._folder.trial(best['number']).path, num_ranks)}")
             for line in [*lines, *next_commands(self._folder, self._config, self._runs_dir, uri)]:
                 self._progress.say(line)
         return StudyResult(exit_code, state, message, best, self._folder.path)

@@ -184,4 +184,4 @@ def _truncation(metrics: Mapping[str, float]) -> str:
     value = metrics.get(ROLLOUT_TRUNCATED_FRAC)
     if value is None:
         return ""
-    return f" ({ROLLOUT_TRUNCATED_FRAC} {value:.0%}{', so first raise rollout.max_new_tokens' if value >= 0.5 else ''})"
+    return f" ({ROLLOUT_TRUNCATED_FRAC} {value:.0%})"

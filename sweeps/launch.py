@@ -28,7 +28,7 @@ def main(arguments: list[str] | None = None) -> int:
     if any(finding.level == "error" for finding in findings):
         return 2
 
-    from sweeps.continuation import StudyChanged
+    from sweeps.continuation import Refused
     from sweeps.controller import run_study
     from sweeps.plan import print_plan
     from sweeps.study_folder import StudyBusy
@@ -38,7 +38,7 @@ def main(arguments: list[str] | None = None) -> int:
             print_plan(config, given.runs_dir)
             return 0
         result = run_study(config, runs_dir=given.runs_dir, fresh=given.fresh, import_from=given.import_from)
-    except (ConfigError, StudyChanged, StudyBusy) as error:
+    except (ConfigError, Refused, StudyBusy) as error:
         print(error, file=sys.stderr)
         return 2
     if result.exit_code in (1, 2):

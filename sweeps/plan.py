@@ -11,7 +11,7 @@ from grpo_core.config import TrainConfig
 from grpo_core.metric_names import TIME_EVAL_S, TIME_STEP_S
 from sweeps.config import load_resolved
 from sweeps.continuation import differences
-from sweeps.executors import EXECUTORS
+from sweeps.controller import open_executor
 from sweeps.grid import combinations
 from sweeps.phases import PhaseFailed, Phases
 from sweeps.progress import PlainProgress, duration
@@ -56,11 +56,11 @@ def trial_cost(train: TrainConfig, step_s: float | None, eval_s: float | None) -
 def print_plan(config: SweepConfig, runs_dir: str | Path, write: Callable[[str], None] = print) -> None:
     """Prints the plan of a study; measures a step on this machine where the policy is at hand.
 
-    Raises ConfigError or ValueError for what would also keep the study from starting.
+    Raises ConfigError or Refused for what would also keep the study from starting.
     """
     build_sampler(config)
     build_pruner(config)
-    capacity = EXECUTORS[config.resources.executor](config).capacity
+    capacity = open_executor(config).capacity
     study, train = config.study, config.train
     write(f"study {study.name}: {study.n_trials} trials, {capacity} at a time on {config.resources.executor}")
     write(f"  objective: {study.objective.direction} {study.objective.metric}")
@@ -123,7 +123,7 @@ def _measure(config: SweepConfig) -> tuple[dict[str, Any], str]:
             "eval": train.eval.model_copy(update={"num_problems": num_problems}),
         }
     )
-    executor = EXECUTORS[config.resources.executor](config)
+    executor = open_executor(config)
     with tempfile.TemporaryDirectory() as folder:
         phases = Phases(executor, StudyFolder(Path(folder)), PlainProgress(), lambda: False, max_retries=0)
         try:

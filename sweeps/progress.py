@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 #: Time between status lines in plain output, and between redraws on a terminal.
 PLAIN_INTERVAL_S = 30.0
-LIVE_INTERVAL_S = 1.0
+LIVE_INTERVAL_S = 2.0
 #: Ended trials that the live table shows.
 _ENDED_SHOWN = 12
 

@@ -88,12 +88,12 @@ class SweepStudy:
     @property
     def num_attempts(self) -> int:
         """Trials that were started, ended or not; draws that were skipped for a repetition do not count."""
-        return sum(_is_attempt(trial) for trial in self._trials())
+        return sum(map(_is_attempt, self._trials()))
 
     @property
     def num_waiting(self) -> int:
         """Trials that an earlier controller left open and that were not handed out again."""
-        return len([number for number in self._unfinished() if number not in self._handed_out])
+        return len(self._waiting(self._trials()))
 
     @property
     def num_left(self) -> int:
@@ -103,13 +103,14 @@ class SweepStudy:
     def draw(self) -> Draw | None:
         """The next trial to run, one that an earlier controller left before a new one; None when none is left."""
         while True:
-            waiting = [number for number in self._unfinished() if number not in self._handed_out]
+            trials = self._trials()
+            waiting = self._waiting(trials)
             if waiting:
-                draw = self._take_up(waiting[0])
+                draw = self._take_up(waiting[0], trials)
                 if draw is not None:
                     return draw
-            elif self.num_attempts < self.config.study.n_trials:
-                self._ask()
+            elif sum(map(_is_attempt, trials)) < self.config.study.n_trials:
+                self._ask(trials)
             else:
                 return None
 
@@ -130,19 +131,19 @@ class SweepStudy:
             _patiently(lambda: trial.set_constraint(CONSTRAINT, outcome.get("constraint", 0.0)))
         _patiently(lambda: self._study.tell(trial, value, state=state, skip_if_finished=True))
 
-    def _ask(self) -> None:
+    def _ask(self, trials: list[FrozenTrial]) -> None:
         """Creates the next trial in the storage, without its params."""
-        is_queued = any(trial.state == TrialState.WAITING for trial in self._trials())
+        is_queued = any(trial.state == TrialState.WAITING for trial in trials)
         if self.config.study.sampler.name in ("grid", "random") and not is_queued:
             # Drawn without repetition where the space is finite, rather than drawn and skipped.
-            unvisited = self._unvisited()
+            unvisited = self._unvisited(trials)
             if unvisited is not None:
                 self._study.enqueue_trial(unvisited)
         _patiently(self._study.ask)
 
-    def _take_up(self, number: int) -> Draw | None:
+    def _take_up(self, number: int, trials: list[FrozenTrial]) -> Draw | None:
         """Draws what trial `number` lacks, and hands it out; None where it would only repeat another."""
-        trial = self._reattach(number)
+        trial = _patiently(lambda: optuna.Trial(self._study, trials[number]._trial_id))
         # An earlier controller may have died between two of these draws: what is there already stays as it is.
         params = _patiently(lambda: suggest(trial, self.config.search_space))
         recorded = self._folder.trial(number).params()
@@ -150,8 +151,8 @@ class SweepStudy:
             known: dict[str, Any] = {field.name: recorded.get(field.name) for field in fields(Draw)}
             draw = Draw(**known)
         else:
-            twins = self._twins(number, params)
-            if twins and self._skip_for_another(trial, twins[0]):
+            twins = _twins(number, params, trials)
+            if twins and self._skip_for_another(trial, twins[0], trials):
                 return None
             is_default = number == 0 and params == default_params(self.config)
             draw = Draw(
@@ -165,9 +166,9 @@ class SweepStudy:
         self._handed_out[number] = trial
         return draw
 
-    def _skip_for_another(self, trial: optuna.Trial, twin: int) -> bool:
+    def _skip_for_another(self, trial: optuna.Trial, twin: int, trials: list[FrozenTrial]) -> bool:
         """Ends a trial that would repeat `twin` and queues settings that no trial ran; False where there are none."""
-        unvisited = self._unvisited()
+        unvisited = self._unvisited(trials)
         if unvisited is None:
             return False
         # Its number is used up, but it is no attempt: nothing ever ran under it.
@@ -185,19 +186,14 @@ class SweepStudy:
     def _frozen(self, number: int) -> FrozenTrial:
         return self._trials()[number]
 
-    def _unfinished(self) -> list[int]:
-        return [trial.number for trial in self._trials() if trial.state == TrialState.RUNNING]
+    def _waiting(self, trials: list[FrozenTrial]) -> list[int]:
+        running = (trial.number for trial in trials if trial.state == TrialState.RUNNING)
+        return [number for number in running if number not in self._handed_out]
 
-    def _twins(self, number: int, params: dict[str, Any]) -> list[int]:
-        """Earlier trials with these params; failed ones do not count, since their settings were never measured."""
-        alive = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.RUNNING)
-        same = (t for t in self._trials() if t.number < number and t.state in alive and _is_attempt(t))
-        return [trial.number for trial in same if _key(trial.params) == _key(params)]
-
-    def _unvisited(self) -> dict[str, Any] | None:
+    def _unvisited(self, trials: list[FrozenTrial]) -> dict[str, Any] | None:
         """Settings that no trial ran, in seeded order; None where all did, or they are endless."""
-        visited = {_key(trial.params) for trial in self._trials() if not _is_skipped(trial)}
-        visited |= {_key(trial.system_attrs.get("fixed_params", {})) for trial in self._trials()}
+        visited = {_key(trial.params) for trial in trials if not _is_skipped(trial)}
+        visited |= {_key(trial.system_attrs.get("fixed_params", {})) for trial in trials}
         return next((params for params in self._points if _key(params) not in visited), None)
 
     @cached_property
@@ -267,6 +263,13 @@ def open_storage(config: SweepConfig, folder: StudyFolder) -> RDBStorage:
 
     storage.engine.dispose()
     return storage
+
+
+def _twins(number: int, params: dict[str, Any], trials: list[FrozenTrial]) -> list[int]:
+    """Earlier trials with these params; failed ones do not count, since their settings were never measured."""
+    alive = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.RUNNING)
+    same = (trial for trial in trials if trial.number < number and trial.state in alive and _is_attempt(trial))
+    return [trial.number for trial in same if _key(trial.params) == _key(params)]
 
 
 def _is_skipped(trial: FrozenTrial) -> bool:

@@ -88,10 +88,11 @@ def best_lines(folder: StudyFolder, config: SweepConfig) -> list[str]:
     return lines
 
 
-def reproduce_command(trial: TrialFolder) -> str:
-    """The command that runs a trial again by itself."""
-    again = trial.path.with_name(f"{trial.path.name}-again")
-    return f"python -m grpo_core.train {shlex.quote(str(trial.config_file))} --run-dir {shlex.quote(str(again))}"
+def reproduce_command(trial: Path, num_ranks: int) -> str:
+    """The command that runs the trial in the folder `trial` again by itself, on as many ranks as it had."""
+    launcher = "python -m" if num_ranks == 1 else f"torchrun --standalone --nproc-per-node {num_ranks} -m"
+    config, again = shlex.quote(str(trial / "config.yaml")), shlex.quote(f"{trial}-again")
+    return f"{launcher} grpo_core.train {config} --run-dir {again}"
 
 
 def next_commands(folder: StudyFolder, config: SweepConfig, runs_dir: Path, uri: str) -> list[str]:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 FLUSH_INTERVAL_S = 2.0
 #: Passes are spaced so that they take no more than this share of the thread's time, at most MAX_INTERVAL_S apart.
-MAX_BUSY_FRAC = 0.01
+MAX_BUSY_FRAC = 0.005
 MAX_INTERVAL_S = 10.0
 MAX_BACKOFF_S = 30.0
 #: MLflow's own settings, unless the person chose theirs: a lost server must not hold the thread for minutes, and

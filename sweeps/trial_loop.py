@@ -19,7 +19,7 @@ from sweeps.tracking import Tracker
 from sweeps.trial_run import StopReason, TrialRun
 
 #: Longest wait for news, so that a signal is noticed and the display stays alive.
-TICK_S = 0.25
+TICK_S = 0.5
 #: Time for trials to leave a checkpoint when the study is interrupted: with what follows, 10 s in all.
 INTERRUPT_GRACE_S = 6.0
 #: The same when study.timeout passed, where nobody waits.
@@ -68,7 +68,6 @@ class TrialLoop:
         self._rows = [self._row_of_ended(number) for number in self._outcomes]
         self._is_drained = False
         self._kill_at: float | None = None
-        self._waited_s = 0.0
         self.is_out_of_time = False
         """Whether study.timeout ended the study."""
 
@@ -79,7 +78,7 @@ class TrialLoop:
             Interrupted: it was asked to stop; no process is left, and open trials go on at the next launch.
             StudyFailed: its first trials all failed of one cause, or the executor cannot start anything.
         """
-        started, tracking_before_s = time.monotonic(), self._tracker.busy_cpu_s
+        started, started_cpu, tracking_before_s = time.monotonic(), time.thread_time(), self._tracker.busy_cpu_s
         try:
             while self._tick():
                 pass
@@ -89,8 +88,13 @@ class TrialLoop:
         finally:
             self.kill()
             wall_s = max(time.monotonic() - started, 1e-9)
-            busy_s = wall_s - self._waited_s + self._tracker.busy_cpu_s - tracking_before_s
-            self._record.write(trials_wall_s=wall_s, controller_busy_s=busy_s, overhead_frac=busy_s / wall_s)
+            loop_s, tracking_s = time.thread_time() - started_cpu, self._tracker.busy_cpu_s - tracking_before_s
+            self._record.write(
+                trials_wall_s=wall_s,
+                loop_cpu_s=loop_s,
+                tracking_cpu_s=tracking_s,
+                overhead_frac=(loop_s + tracking_s) / wall_s,
+            )
 
     def kill(self) -> None:
         """Ends every process of the trials that still run; they go on at the next launch."""
@@ -170,9 +174,7 @@ class TrialLoop:
 
     def _take_news(self) -> None:
         handles = [run.handle for run in self._running.values() if run.handle is not None]
-        before = time.monotonic()
         wait_any(handles, TICK_S)
-        self._waited_s += time.monotonic() - before
         for slot, run in list(self._running.items()):
             assert run.handle is not None
             for event in run.handle.poll():

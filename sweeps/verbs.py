@@ -75,20 +75,27 @@ def status_line(folder: StudyFolder) -> str:
 def resume(given: argparse.Namespace) -> int:
     """Goes on with a study from its own record of its settings, with a larger budget if that is asked for."""
     from sweeps.config import ConfigError, load_resolved
-    from sweeps.continuation import StudyChanged
+    from sweeps.continuation import Refused
     from sweeps.controller import run_study
-    from sweeps.sections import SweepConfig
+    from sweeps.sections import SweepConfig, parse_duration
     from sweeps.study_folder import StudyBusy
 
     folder = find(given)
     data = load_resolved(folder.sweep_file).dump()
     if given.n_trials is not None:
+        if given.n_trials < 1:
+            print(f"--n-trials={given.n_trials}: a study has at least 1 trial", file=sys.stderr)
+            return 2
         data["study"]["n_trials"] = given.n_trials
     if given.timeout is not None:
-        data["study"]["timeout"] = given.timeout
+        try:
+            data["study"]["timeout"] = parse_duration(given.timeout)
+        except ValueError as error:
+            print(f"--timeout={given.timeout}: {error}", file=sys.stderr)
+            return 2
     try:
         result = run_study(SweepConfig.model_validate(data), runs_dir=given.runs_dir)
-    except (ConfigError, StudyChanged, StudyBusy, ValueError) as error:
+    except (ConfigError, Refused, StudyBusy) as error:
         print(error, file=sys.stderr)
         return 2
     if result.exit_code in (1, 2):
@@ -110,7 +117,7 @@ def best(given: argparse.Namespace) -> int:
     if found is None:
         return 1
     trial = folder.trial(found["number"])
-    print(f"  again: {reproduce_command(trial)}")
+    print(f"  again: {reproduce_command(trial.path, config.resources.processes_per_trial)}")
     if given.export is None:
         return 0
     if given.export.exists() and any(given.export.iterdir() if given.export.is_dir() else [given.export]):

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+
 from grpo_core.config import AlgorithmConfig
 from grpo_core.losses import policy_loss
 

@@ -134,3 +134,8 @@ def test_a_report_loads_no_trainer_and_no_tracker(finished_study: Path):
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_a_trial_of_several_ranks_is_trained_again_under_torchrun():
+    found = study(trial(0, 0.5), config={"resources": {"processes_per_trial": 2}})
+    assert commands(found)[0][1].startswith("torchrun --standalone --nproc-per-node 2 -m grpo_core.train ")

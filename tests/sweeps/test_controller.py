@@ -15,7 +15,7 @@ import pytest
 from mlflow import MlflowClient
 from optuna.trial import TrialState
 
-from sweeps.continuation import StudyChanged
+from sweeps.continuation import Refused, StudyChanged
 from sweeps.controller import StudyResult, run_study
 from sweeps.executors.local import LocalExecutor
 from sweeps.executors.slots import Slot
@@ -290,7 +290,7 @@ def test_what_a_person_got_wrong_leaves_nothing_on_disk(launch: Callable, runs_d
     config = make_config(RATES, n_trials=1, study={"sampler": {"name": "tpe", "options": {"no_such": 1}}})
     with pytest.raises(ConfigError, match="not accepted by tpe"):
         launch(config)
-    with pytest.raises(ValueError, match="--import nobody: no such study"):
+    with pytest.raises(Refused, match="--import nobody: no such study"):
         launch(make_config(RATES, n_trials=1), import_from="nobody")
     assert [path.name for path in runs_dir.iterdir()] == ["mlflow.db"]
 

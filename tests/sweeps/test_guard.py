@@ -104,7 +104,7 @@ def test_the_message_of_an_entropy_breach_says_value_limit_steps_truncation_and_
     (breach,) = breaches(BAND, "policy/entropy", [0.7] * 5 + [4.8] * 3, **{"rollout/truncated_frac": 0.9})
     assert breach.message == (
         "policy/entropy is 4.8 nats at step 8, above 1 for 3 steps "
-        "(rollout/truncated_frac 90%, so first raise rollout.max_new_tokens); "
+        "(rollout/truncated_frac 90%); "
         "lower optim.lr or algorithm.entropy_coef, or raise stability.entropy.max"
     )
 
