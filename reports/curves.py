@@ -62,6 +62,9 @@ def _figure(study: Study, chart: _Chart) -> theme.Figure:
     values = [value for _, curve in drawn for value in curve.values]
     if (base := study.base_value(metric)) is not None and chart.is_sparse:
         values.append(base)
+    for trial, curve in drawn:
+        half_widths = _half_widths(study, trial, chart)
+        values += [value + half_widths.get(step, 0.0) for step, value in zip(curve.steps, curve.values, strict=True)]
     span = span_of(values, study.limits(metric), chart.is_log)
     lines = [_line(study, trial, curve, span, chart) for trial, curve in drawn]
     marks = [mark for trial, curve in drawn if (mark := _mark(study, trial, curve, span, chart))]
@@ -101,12 +104,18 @@ def _line(study: Study, trial: Trial, curve: Curve, span: Span, chart: _Chart) -
     if chart.is_smooth:
         smooth = smoothed(curve.values)
         trace["meta"]["smoothed"] = [_drawable(smooth[index], span) for index in kept]
-    errors = trial.curves.get(f"{chart.metric}_se")
-    if chart.is_sparse and errors is not None and look.group in ("best", "defaults"):
-        by_step = dict(zip(errors.steps, errors.values, strict=True))
-        halves = [Z95 * by_step.get(step, math.nan) for step in trace["x"]]
+    if half_widths := _half_widths(study, trial, chart):
+        halves = [half_widths.get(step, math.nan) for step in trace["x"]]
         trace["error_y"] = {"type": "data", "array": halves, "thickness": 1.2, "width": 3, "color": look.color}
     return trace
+
+
+def _half_widths(study: Study, trial: Trial, chart: _Chart) -> dict[int, float]:
+    """Half width of the 95% interval by step, for the trials that show one."""
+    errors = trial.curves.get(f"{chart.metric}_se")
+    if not chart.is_sparse or errors is None or style(study, trial).group not in ("best", "defaults"):
+        return {}
+    return {step: Z95 * error for step, error in zip(errors.steps, errors.values, strict=True)}
 
 
 def _mark(study: Study, trial: Trial, curve: Curve, span: Span, chart: _Chart) -> dict[str, Any] | None:

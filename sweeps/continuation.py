@@ -34,9 +34,16 @@ def write_sweep(folder: StudyFolder, config: SweepConfig) -> None:
 
 
 def check_unchanged(folder: StudyFolder, config: SweepConfig) -> None:
-    """Raises StudyChanged when the trials of the study on disk would not compare with those that `config` asks for."""
+    """Raises StudyChanged when the trials of the study on disk would not compare with those that `config` asks for.
+
+    Before its first trial a study may change in any way: what was measured and noted for the old settings is dropped.
+    """
     found = differences(load_resolved(folder.sweep_file), config)
     if not found:
+        return
+    if not folder.trials():
+        for file in (folder.preflight_file, folder.tracking_file, *folder.path.glob("study.db*")):
+            file.unlink(missing_ok=True)
         return
     name, other = folder.name, next_name(folder)
     raise StudyChanged(

@@ -240,7 +240,9 @@ class _Launch:
     def _end(self, state: str, message: str, exit_code: int) -> StudyResult:
         """Closes the books of a launch that came to its end."""
         self._record.end(state, message, exit_code)
+        self._progress.phase("the report is written and the last records are sent to MLflow")
         problems = [self._report.finish(), self._tracker.close(state, _TRACKING_S)]
+        self._progress.close()
         for problem in problems:
             if problem is not None:
                 self._progress.say(f"warning: {problem}")

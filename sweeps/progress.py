@@ -52,9 +52,9 @@ class StudyView:
 
     def status(self) -> str:
         """The study in one line."""
+        scores = {row.number: "" if row.objective is None else f" ({row.objective:.3f})" for row in self.running}
         trials = ", ".join(
-            f"{row.number} at step {row.step}/{row.num_steps}" + (f" ({row.objective:.3f})" if row.objective else "")
-            for row in self.running
+            f"{row.number} at step {row.step}/{row.num_steps}{scores[row.number]}" for row in self.running
         )
         text = f"{len(self.ended)} of {self.n_trials} trials ended after {duration(self.elapsed_s)}"
         return f"{text}; running: {trials}" if trials else text
@@ -73,7 +73,7 @@ class Progress(Protocol):
         """Shows the trials as they stand; may be called as often as one likes."""
 
     def close(self) -> None:
-        """Leaves the terminal as it was."""
+        """Takes away what is redrawn; lines that are said later still show."""
 
 
 class PlainProgress:
@@ -116,7 +116,8 @@ class LiveProgress:
         self._is_open = False
 
     def say(self, text: str) -> None:
-        self._console.print(text, markup=False, highlight=False)
+        # Lines are never broken by us: a command must stay one to be copied.
+        self._console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     def phase(self, text: str) -> None:
         from rich.text import Text
@@ -126,6 +127,7 @@ class LiveProgress:
     def show(self, view: StudyView) -> None:
         if time.monotonic() >= self._due:
             self._draw(table(view))
+            self._due = time.monotonic() + self._interval_s
 
     def close(self) -> None:
         if self._is_open:
@@ -137,7 +139,6 @@ class LiveProgress:
             self._live.start()
             self._is_open = True
         self._live.update(content, refresh=True)
-        self._due = time.monotonic() + self._interval_s
 
 
 def open_progress() -> Progress:
@@ -156,7 +157,7 @@ def table(view: StudyView) -> Any:
     drawn = Table(title=title, caption=caption, expand=False, title_justify="left")
     for name in ("trial", "state", "step", view.objective, "reward", "entropy"):
         drawn.add_column(name, justify="right" if name != "state" else "left", no_wrap=True)
-    drawn.add_column("settings", overflow="fold")
+    drawn.add_column("settings", no_wrap=True, overflow="ellipsis")
     colours = {"running": "cyan", "complete": "green", "pruned": "yellow", "failed": "red"}
     for row in [*view.ended[-_ENDED_SHOWN:], *view.running]:
         numbers = ("" if value is None else f"{value:.3f}" for value in (row.objective, row.reward, row.entropy))

@@ -6,6 +6,7 @@ Optuna's storage is written by one controller only and follows the records on di
 import json
 import math
 import time
+import warnings
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields
 from functools import cached_property
@@ -129,7 +130,10 @@ class SweepStudy:
         trial = self._handed_out.get(number) or self._reattach(number)
         if CONSTRAINT not in trial.constraints and state != TrialState.FAIL:
             _patiently(lambda: trial.set_constraint(CONSTRAINT, outcome.get("constraint", 0.0)))
-        _patiently(lambda: self._study.tell(trial, value, state=state, skip_if_finished=True))
+        with warnings.catch_warnings():
+            # CMA-ES learns of a breach by its objective, and says each time that it will not by its constraint.
+            warnings.filterwarnings("ignore", message="Constraints have been set")
+            _patiently(lambda: self._study.tell(trial, value, state=state, skip_if_finished=True))
 
     def _ask(self, trials: list[FrozenTrial]) -> None:
         """Creates the next trial in the storage, without its params."""

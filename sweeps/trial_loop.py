@@ -67,6 +67,7 @@ class TrialLoop:
         self._outcomes = {trial.number: outcome for trial in folder.trials() if (outcome := trial.outcome())}
         self._rows = [self._row_of_ended(number) for number in self._outcomes]
         self._is_drained = False
+        self._has_news_of_ends = False
         self._kill_at: float | None = None
         self.is_out_of_time = False
         """Whether study.timeout ended the study."""
@@ -114,12 +115,18 @@ class TrialLoop:
             self._prune_what_waits()
         else:
             self._fill_slots()
-        if not self._running:
-            return bool(self._to_retry) and not self.is_out_of_time
-        self._take_news()
+        # Whatever can wait comes after the slots are filled again.
+        if self._has_news_of_ends:
+            self._has_news_of_ends = False
+            self._tell_tracker()
+            self._tracker.wake()
+            self._report.trial_ended()
         self._record.beat()
         self._report.poll()
         self._progress.show(self._view())
+        if not self._running:
+            return bool(self._to_retry) and not self.is_out_of_time
+        self._take_news()
         return True
 
     def _watch_the_clock(self) -> None:
@@ -198,9 +205,7 @@ class TrialLoop:
         self._study.tell(record)
         self._outcomes[run.number] = record
         self._rows.append(run.row(outcome.state, (outcome.reason or {}).get("rule", "")))
-        self._tell_tracker()
-        self._tracker.wake()
-        self._report.trial_ended()
+        self._has_news_of_ends = True
         self._progress.say(describe_outcome(record, self._config, run.draw.params))
         failure = same_failure([self._outcomes[number] for number in sorted(self._outcomes)])
         if failure is not None:

@@ -175,7 +175,8 @@ def test_score(tmp_path: Path, text: str, ended: bool, correct: float, formatted
 
 
 def test_the_hub_layout_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    datasets = pytest.importorskip("datasets")
+    import datasets
+
     splits = datasets.DatasetDict(
         train=datasets.Dataset.from_list([row(i) for i in range(8)]),
         test=datasets.Dataset.from_list([row(i) for i in range(8, 12)]),

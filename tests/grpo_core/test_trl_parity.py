@@ -21,7 +21,8 @@ OURS = {
 
 def trl_loss(loss_type, level, beta, tensors):
     """Value and gradient of TRL's `_compute_loss`, in evaluation mode: one batch, no accumulation."""
-    trainer_module = pytest.importorskip("trl.trainer.grpo_trainer")
+    from trl.trainer.grpo_trainer import GRPOTrainer
+
     logprobs = tensors["logprobs"].clone().requires_grad_()
     same = SimpleNamespace(
         _get_per_token_logps_and_entropies=lambda *_, **__: (logprobs, torch.zeros_like(logprobs), None),
@@ -52,7 +53,7 @@ def trl_loss(loss_type, level, beta, tensors):
         "ref_per_token_logps": tensors["ref"],
         "num_items_in_batch": mask.sum(),
     }
-    loss = trainer_module.GRPOTrainer._compute_loss(same, None, inputs)
+    loss = GRPOTrainer._compute_loss(same, None, inputs)
     loss.backward()
     return loss.detach(), logprobs.grad
 

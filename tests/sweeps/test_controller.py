@@ -96,8 +96,8 @@ def data_of(space: dict[str, Any], n_trials: int, num_steps: int = 12, **given: 
         "algorithm": {"clip_range": given.pop("clip_range", 0.2)},
         "optim": {"lr": given.pop("lr", 1e-4)},
     }
-    stability = {"entropy": {"min": 0.5, "max": 1.0, "warmup_steps": 2, "patience": 2}}
-    return {"study": study, "search_space": space, "stability": stability, "train": train, **given}
+    band = {"entropy": {"min": 0.5, "max": 1.0, "warmup_steps": 2, "patience": 2}}
+    return {"study": study, "search_space": space, "stability": band, "train": train, **given}
 
 
 def make_config(space: dict[str, Any], n_trials: int, **given: Any) -> SweepConfig:
@@ -264,6 +264,12 @@ def test_preflight_refuses_a_study_that_could_only_be_pruned(launch: Callable, r
     assert "policy/entropy 1.7 nats, above 1" in result.message and "set stability.entropy.max to 2.1" in result.message
     assert folder.trials() == []
     assert folder.controller()["state"] == "failed"
+    # What the message asks for is done without ceremony, since there is no trial yet that it could make worthless.
+    wider = {"entropy": {"min": 0.5, "max": 2.1, "warmup_steps": 2, "patience": 2}}
+    again, _ = launch(
+        make_config(RATES, n_trials=4, stability=wider), kinds={"preflight": "study_jobs:preflight_too_hot"}
+    )
+    assert (again.exit_code, len(folder.trials())) == (0, 4)
 
 
 def test_when_time_is_up_nothing_is_left_open(launch: Callable, runs_dir: Path) -> None:

@@ -93,9 +93,15 @@ def test_what_was_stopped_goes_on_later_unless_time_is_up() -> None:
     stopped = result("stopped", last_step=7)
     assert outcome_of(Ending(stopped, 0, stop_reason="interrupt")).state == "interrupted"
     assert outcome_of(Ending(None, -9, stop_reason="interrupt")).state == "interrupted"
-    late = outcome_of(Ending(stopped, 0, stop_reason="timeout"))
+    late = outcome_of(Ending(stopped, 0, last_step=7, stop_reason="timeout"))
     assert (late.state, late.constraint) == ("pruned", 0.0)
     assert late.reason is not None and late.reason["rule"] == "timeout" and late.reason["step"] == 7
+
+
+def test_a_trial_that_stopped_unasked_lost_its_controller_and_is_tried_again() -> None:
+    stopped = Ending(result("stopped", last_step=7), 0, last_step=7)
+    assert outcome_of(stopped).state == "retry"
+    assert outcome_of(stopped, num_retries=1).state == "failed"
 
 
 def test_a_trial_that_ended_before_the_stop_reached_it_has_its_own_outcome() -> None:

@@ -236,8 +236,6 @@ def test_points_of_a_conditional_space() -> None:
 
 @pytest.mark.parametrize("name", SAMPLERS)
 def test_every_sampler_runs_a_study(folder: StudyFolder, name: str) -> None:
-    if name == "cmaes":
-        pytest.importorskip("cmaes")
     space = SIX_POINTS if name == "grid" else CONTINUOUS
     config = make_config(space, n_trials=6, sampler={"name": name, "n_startup_trials": 2})
     study = SweepStudy(config, folder)
