@@ -164,6 +164,11 @@ class _Launch:
             return self._end("failed", str(failure), 2 if failure.cause == "config" else 1)
         except StudyFailed as failure:
             return self._end("failed", str(failure), failure.exit_code)
+        except Exception as error:
+            # Not foreseen, so it is shown whole; the books are closed first.
+            self._record.end("failed", f"{type(error).__name__}: {error}", 1)
+            self._tracker.close("failed", _INTERRUPTED_TRACKING_S)
+            raise
         message = count_states(self._folder)
         if loop.is_out_of_time:
             message += f"; study.timeout passed with {study.num_left} trials to go"
@@ -190,9 +195,10 @@ class _Launch:
             measured = self._phases.run("preflight", train)
             write_json(self._folder.preflight_file, measured)
         findings = judge(measured, self._config)
-        for finding in findings:
-            if finding.level == "warning":
-                self._progress.say(f"preflight: {finding}")
+        warnings = [f"preflight: {finding}" for finding in findings if finding.level == "warning"]
+        self._record.add_warnings(warnings)
+        for warning in warnings:
+            self._progress.say(warning)
         errors = [finding for finding in findings if finding.level == "error"]
         if errors:
             raise StudyFailed(

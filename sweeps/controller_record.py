@@ -52,6 +52,10 @@ class ControllerRecord:
         self._due = time.monotonic() + HEARTBEAT_INTERVAL_S
         write_json(self._folder.controller_file, self._data)
 
+    def add_warnings(self, warnings: list[str]) -> None:
+        """Keeps what a person was warned of."""
+        self.write(warnings=[*self._data["warnings"], *warnings])
+
     def end(self, state: str, message: str, exit_code: int) -> None:
         """Writes how the launch ended: state done, failed or interrupted."""
         self.write(state=state, message=message, exit_code=exit_code, ended_at=time.time())

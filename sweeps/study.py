@@ -5,17 +5,13 @@ Optuna's storage is written by one controller only and follows the records on di
 
 import json
 import math
-import time
 import warnings
-from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any
 
 import optuna
-import sqlalchemy.event
 from optuna.distributions import distribution_to_json, json_to_distribution
-from optuna.storages import RDBStorage
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from sweeps.grid import combinations
@@ -23,18 +19,12 @@ from sweeps.sampling import READS_ONLY_COMPLETE, build_pruner, build_sampler
 from sweeps.search_space import default_params, suggest
 from sweeps.sections import SweepConfig
 from sweeps.study_folder import StudyFolder, TrialFolder
-
-if TYPE_CHECKING:
-    import sqlite3
-
-T = TypeVar("T")
+from sweeps.study_storage import open_storage, patiently
 
 #: Name of the constraint that every finished trial carries, 0 where nothing was breached.
 CONSTRAINT = "stability"
 _SKIPPED = "skipped"
 _TOLD = {"complete": TrialState.COMPLETE, "pruned": TrialState.PRUNED, "failed": TrialState.FAIL}
-_BUSY_TIMEOUT_S = 20.0
-_RETRY_PAUSES_S = (0.2, 1.0, 3.0)
 
 
 @dataclass(frozen=True)
@@ -119,7 +109,7 @@ class SweepStudy:
         """Records the objective at an evaluation step; True when the pruner would stop the trial there."""
         trial = self._handed_out[number]
         if step not in self._frozen(number).intermediate_values:
-            _patiently(lambda: trial.report(value, step))
+            patiently(lambda: trial.report(value, step))
         # A trial at its last step has cost all that it can cost.
         return step < self.config.train.num_steps and self._pruner.prune(self._study, self._frozen(number))
 
@@ -129,11 +119,11 @@ class SweepStudy:
         state, value = self._as_told(outcome)
         trial = self._handed_out.get(number) or self._reattach(number)
         if CONSTRAINT not in trial.constraints and state != TrialState.FAIL:
-            _patiently(lambda: trial.set_constraint(CONSTRAINT, outcome.get("constraint", 0.0)))
+            patiently(lambda: trial.set_constraint(CONSTRAINT, outcome.get("constraint", 0.0)))
         with warnings.catch_warnings():
             # CMA-ES learns of a breach by its objective, and says each time that it will not by its constraint.
             warnings.filterwarnings("ignore", message="Constraints have been set")
-            _patiently(lambda: self._study.tell(trial, value, state=state, skip_if_finished=True))
+            patiently(lambda: self._study.tell(trial, value, state=state, skip_if_finished=True))
 
     def _ask(self, trials: list[FrozenTrial]) -> None:
         """Creates the next trial in the storage, without its params."""
@@ -143,13 +133,13 @@ class SweepStudy:
             unvisited = self._unvisited(trials)
             if unvisited is not None:
                 self._study.enqueue_trial(unvisited)
-        _patiently(self._study.ask)
+        patiently(self._study.ask)
 
     def _take_up(self, number: int, trials: list[FrozenTrial]) -> Draw | None:
         """Draws what trial `number` lacks, and hands it out; None where it would only repeat another."""
-        trial = _patiently(lambda: optuna.Trial(self._study, trials[number]._trial_id))
+        trial = patiently(lambda: optuna.Trial(self._study, trials[number]._trial_id))
         # An earlier controller may have died between two of these draws: what is there already stays as it is.
-        params = _patiently(lambda: suggest(trial, self.config.search_space))
+        params = patiently(lambda: suggest(trial, self.config.search_space))
         recorded = self._folder.trial(number).params()
         if recorded is not None:
             known: dict[str, Any] = {field.name: recorded.get(field.name) for field in fields(Draw)}
@@ -182,10 +172,10 @@ class SweepStudy:
         return True
 
     def _reattach(self, number: int) -> optuna.Trial:
-        return _patiently(lambda: optuna.Trial(self._study, self._frozen(number)._trial_id))
+        return patiently(lambda: optuna.Trial(self._study, self._frozen(number)._trial_id))
 
     def _trials(self) -> list[FrozenTrial]:
-        return _patiently(lambda: self._study.get_trials(deepcopy=False))
+        return patiently(lambda: self._study.get_trials(deepcopy=False))
 
     def _frozen(self, number: int) -> FrozenTrial:
         return self._trials()[number]
@@ -251,24 +241,6 @@ class SweepStudy:
         )
 
 
-def open_storage(config: SweepConfig, folder: StudyFolder) -> RDBStorage:
-    """The storage that the file names, or `study.db` in the study's folder, made to wait for a lock and not to fail."""
-    if config.study.storage is not None and not config.study.storage.startswith("sqlite"):
-        return RDBStorage(config.study.storage, engine_kwargs={"pool_pre_ping": True})
-    folder.path.mkdir(parents=True, exist_ok=True)
-    url = config.study.storage or f"sqlite:///{folder.study_db.resolve()}"
-    storage = _patiently(lambda: RDBStorage(url, engine_kwargs={"connect_args": {"timeout": _BUSY_TIMEOUT_S}}))
-
-    @sqlalchemy.event.listens_for(storage.engine, "connect")
-    def _let_readers_in(connection: "sqlite3.Connection", _: object) -> None:
-        # A reader (status, a dashboard) then never waits for the controller, nor the controller for it.
-        connection.execute("PRAGMA journal_mode=WAL")
-        connection.execute("PRAGMA synchronous=NORMAL")
-
-    storage.engine.dispose()
-    return storage
-
-
 def _twins(number: int, params: dict[str, Any], trials: list[FrozenTrial]) -> list[int]:
     """Earlier trials with these params; failed ones do not count, since their settings were never measured."""
     alive = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.RUNNING)
@@ -292,13 +264,3 @@ def _key(params: dict[str, Any]) -> str:
     """Params as text that is equal for equal settings, float error in the last places aside."""
     rounded = {k: float(f"{v:.12g}") if isinstance(v, float) else v for k, v in params.items()}
     return json.dumps(rounded, sort_keys=True)
-
-
-def _patiently(call: Callable[[], T]) -> T:
-    """The result of `call`, tried again a few times when another process holds the storage."""
-    for pause_s in _RETRY_PAUSES_S:
-        try:
-            return call()
-        except (optuna.exceptions.StorageInternalError, sqlalchemy.exc.OperationalError):
-            time.sleep(pause_s)
-    return call()

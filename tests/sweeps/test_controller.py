@@ -4,6 +4,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -257,6 +258,36 @@ def test_a_trial_that_falls_behind_is_pruned_at_its_evaluation(launch: Callable,
     assert trials_of(runs_dir)[1].value == pytest.approx(0.01)
 
 
+def test_eight_trials_at_once_and_a_reader_on_one_database(runs_dir: Path) -> None:
+    executor = LocalExecutor([Slot()] * 8, preload=PRELOAD)
+    done = threading.Event()
+    errors: list[str] = []
+
+    def read() -> None:
+        while not done.is_set():
+            try:
+                # Here as from a dashboard: a connection of its own each time.
+                if (runs_dir / "s" / "study.db").exists():
+                    trials_of(runs_dir)
+            except Exception as error:
+                errors.append(str(error))
+            time.sleep(0.05)
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    config = make_config({"lr": {"min": 1e-5, "max": 9e-4}}, n_trials=16)
+    try:
+        result = run_study(config, runs_dir=runs_dir, executor=executor, progress=Lines(), job_kinds=KINDS)
+    finally:
+        done.set()
+        reader.join()
+        executor.close()
+    assert result.exit_code == 0
+    assert [trial.state for trial in trials_of(runs_dir)] == [TrialState.COMPLETE] * 16
+    assert not [error for error in errors if "locked" in error]
+    assert {run.info.status for run in mlflow_runs(runs_dir)} == {"FINISHED"}
+
+
 def test_preflight_refuses_a_study_that_could_only_be_pruned(launch: Callable, runs_dir: Path) -> None:
     result, _ = launch(make_config(RATES, n_trials=4), kinds={"preflight": "study_jobs:preflight_too_hot"})
     folder = StudyFolder(runs_dir / "s")
@@ -429,8 +460,6 @@ def assert_complete(folder: StudyFolder, runs_dir: Path, num_trials: int) -> Non
 
 
 def test_a_stop_during_a_phase_is_no_failure(tmp_path: Path, runs_dir: Path, executor: LocalExecutor) -> None:
-    import threading
-
     lines = Lines()
     timer = threading.Timer(1.0, lambda: os.kill(os.getpid(), signal.SIGTERM))
     timer.start()
