@@ -1,7 +1,7 @@
 """One study from its launch to its report: preflight, trials, the comparison on test problems, the books closed."""
 
 from collections.abc import Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -139,7 +139,10 @@ class _Launch:
             self._progress.say(f"{num_taken} of {num_finished} finished trials of {source.name} fit and are taken over")
         write_sweep(self._folder, self._config)
         self._end_orphans()
-        study = SweepStudy(self._config, self._folder)
+        with closing(SweepStudy(self._config, self._folder)) as study:
+            return self._conduct(study)
+
+    def _conduct(self, study: SweepStudy) -> StudyResult:
         if study.num_left == 0 and self._folder.controller().get("state") == "done":
             self._progress.say(
                 f"study {self._folder.name} is complete ({count_states(self._folder)}); no trial was run"

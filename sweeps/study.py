@@ -76,6 +76,11 @@ class SweepStudy:
             if trial.state == TrialState.RUNNING and outcome is not None:
                 self.tell(outcome)
 
+    def close(self) -> None:
+        """Lets go of the storage's connections."""
+        self._storage.remove_session()
+        self._storage.engine.dispose()
+
     @property
     def num_attempts(self) -> int:
         """Trials that were started, ended or not; draws that were skipped for a repetition do not count."""

@@ -21,11 +21,14 @@ def test_draws_and_outcomes_are_kept_on_the_server(postgres_url, tmp_path):
     study.tell({"number": 0, "state": "complete", "objective": 0.25, "constraint": 0.0})
     study.tell({"number": 1, "state": "pruned", "objective": None, "constraint": 0.5, "reason": {"rule": "entropy"}})
 
-    (summary,) = optuna.study.get_all_study_summaries(storage=postgres_url)
-    assert (summary.study_name, summary.n_trials) == ("smoke", 2)
-    again = SweepStudy(config, folder)
-    assert (again.num_attempts, again.num_left) == (2, 0)
-    stored = optuna.load_study(study_name="smoke", storage=postgres_url)
+    study.close()
+    storage = optuna.storages.RDBStorage(postgres_url)
+    stored = optuna.load_study(study_name="smoke", storage=storage)
     assert [trial.state.name for trial in stored.trials] == ["COMPLETE", "PRUNED"]
     assert stored.trials[0].value == 0.25
     assert stored.trials[0].params["lr"] == config.train.optim.lr
+    storage.remove_session()
+    storage.engine.dispose()
+    again = SweepStudy(config, folder)
+    assert (again.num_attempts, again.num_left) == (2, 0)
+    again.close()
