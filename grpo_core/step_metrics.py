@@ -50,13 +50,13 @@ def reward_table(scores: Sequence[Score], group_size: int) -> torch.Tensor:
     return torch.tensor([score.reward for score in scores], dtype=torch.float64).view(-1, group_size)
 
 
-def update_metrics(stats: UpdateStats, lr: float, num_skipped_before: float) -> dict[str, float]:
-    """What the step's updates were like; `optim/skipped_steps` counts over the whole run."""
+def update_metrics(stats: UpdateStats, lr: float, num_skipped: float) -> dict[str, float]:
+    """What the step's updates were like; `num_skipped` counts the updates not applied in the run so far."""
     return {
         names.LOSS_POLICY: stats.loss,
         names.OPTIM_GRAD_NORM: stats.grad_norm,
         names.OPTIM_LR: lr,
-        names.OPTIM_SKIPPED_STEPS: num_skipped_before + stats.num_skipped,
+        names.OPTIM_SKIPPED_STEPS: num_skipped,
         names.POLICY_CLIP_FRAC: stats.clip_frac,
         names.POLICY_RATIO_MAX: stats.ratio_max,
         names.POLICY_KL: stats.kl,
