@@ -45,7 +45,8 @@ def evaluate(
     The draws depend only on the number of ranks, not on the trial's seed, so that trials meet the same luck.
     """
     own = problems[ranks.rank :: ranks.size]
-    results = _evaluate_part(policy, task, own, config, generator(policy.model.device, "evaluation", ranks.rank))
+    with ranks.together():
+        results = _evaluate_part(policy, task, own, config, generator(policy.model.device, "evaluation", ranks.rank))
     placed = ranks.gather([(ranks.rank + ranks.size * place, result) for place, result in enumerate(results)])
     return [result for _, result in sorted(placed, key=lambda pair: pair[0])]
 

@@ -5,7 +5,8 @@ another skipped. One process is a run of one rank, without a process group.
 """
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import IntEnum
@@ -59,6 +60,19 @@ class Ranks:
         if agreed is Signal.ERROR and signal is not Signal.ERROR:
             raise PeerFailed(f"rank {self.rank} ends because another rank failed")
         return agreed
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """A part of the work that needs no other rank, and after it a point of agreement, entered also when it raised.
+
+        So the others hear of it, and raise PeerFailed, before they would wait for this rank in a collective.
+        """
+        try:
+            yield
+        except BaseException:
+            self.agree(Signal.ERROR)
+            raise
+        self.agree(Signal.GO)
 
     def add_up(self, values: Mapping[str, float]) -> dict[str, float]:
         """Sums over all ranks, by name, in float64; every rank gives the same names."""

@@ -61,7 +61,9 @@ def train(config: TrainConfig, *, run_dir: Path | str, on_step: OnStep | None = 
             metrics, lines = train_step(run, step)
             if step % config.eval.every == 0 or step == config.num_steps:
                 metrics |= evaluate_step(run)
-            verdict = run.ranks.from_first(record_step(run, step, metrics, lines, on_step))
+            with run.ranks.together():
+                verdict = record_step(run, step, metrics, lines, on_step)
+            verdict = run.ranks.from_first(verdict)
             ends = step == config.num_steps or verdict is not None
             pruned = verdict is not None and verdict.action == "prune"
             if not pruned and (ends or step % config.checkpoint.every == 0):
@@ -74,16 +76,17 @@ def train_step(run: Run, step: int) -> tuple[dict[str, float], list[dict[str, An
     config, ranks, policy = run.config, run.ranks, run.policy
     group_size = config.algorithm.group_size
     started = time.perf_counter()
-    problems = ranks.share(problems_of_step(run.task, config, step))
-    prompts = [policy.encode_prompt(run.task.prompt(problem)) for problem in problems]
-    draws = generator(policy.model.device, config.seed, "rollout", step, ranks.rank)
-    with run.accelerator.autocast():
-        rollouts = sample_groups(policy, prompts, group_size, config.rollout, generator=draws)
-    rollout_s = time.perf_counter() - started
+    with ranks.together():
+        problems = ranks.share(problems_of_step(run.task, config, step))
+        prompts = [policy.encode_prompt(run.task.prompt(problem)) for problem in problems]
+        draws = generator(policy.model.device, config.seed, "rollout", step, ranks.rank)
+        with run.accelerator.autocast():
+            rollouts = sample_groups(policy, prompts, group_size, config.rollout, generator=draws)
+        rollout_s = time.perf_counter() - started
 
-    asked = [problem for problem in problems for _ in range(group_size)]
-    completions = decode_completions(policy, rollouts)
-    scores = score_completions(run.task, asked, completions)
+        asked = [problem for problem in problems for _ in range(group_size)]
+        completions = decode_completions(policy, rollouts)
+        scores = score_completions(run.task, asked, completions)
     all_scores = ranks.gather(scores)
     advantages = compute_advantages(reward_table(all_scores, group_size), config.algorithm)
     own_advantages = advantages[ranks.rank * len(problems) : (ranks.rank + 1) * len(problems)]

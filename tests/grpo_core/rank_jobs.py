@@ -1,11 +1,13 @@
 """What a rank of the two-rank tests runs: `python rank_jobs.py JOB FOLDER` under RANK and WORLD_SIZE."""
 
 import json
+import os
 import sys
 from pathlib import Path
 
 import torch
 
+from grpo_core import train as training
 from grpo_core.batches import build_batch
 from grpo_core.config import TrainConfig
 from grpo_core.policy import load_policy
@@ -47,8 +49,6 @@ def pruned(folder: Path) -> None:
     config = TrainConfig.model_validate_json((folder / "config.json").read_text())
     verdict = Verdict("prune", {"rule": "test"})
     result = train(config, run_dir=folder / "run", on_step=lambda step, _: verdict if step == 2 else None)
-    import os
-
     rank = os.environ["RANK"]
     (folder / f"rank{rank}.json").write_text(json.dumps([result.status, result.last_step, result.reason]))
 
@@ -70,5 +70,17 @@ def pooled(folder: Path) -> None:
     close_ranks(ranks)
 
 
+def raises(folder: Path) -> None:
+    """A run in which rank 1 fails while it samples; rank 0 writes what it heard."""
+    config = TrainConfig.model_validate_json((folder / "config.json").read_text())
+    rank = os.environ["RANK"]
+    if rank == "1":
+        training.sample_groups = lambda *_, **__: 1 / 0
+    try:
+        train(config, run_dir=folder / "run")
+    except (PeerFailed, ZeroDivisionError) as error:
+        (folder / f"rank{rank}.json").write_text(json.dumps(type(error).__name__))
+
+
 if __name__ == "__main__":
-    {"gradient": gradient, "pruned": pruned, "pooled": pooled}[sys.argv[1]](Path(sys.argv[2]))
+    {"gradient": gradient, "pruned": pruned, "pooled": pooled, "raises": raises}[sys.argv[1]](Path(sys.argv[2]))

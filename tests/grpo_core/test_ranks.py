@@ -98,6 +98,14 @@ def test_metrics_are_pooled_and_errors_heard(tmp_path):
     assert second["heard"] is None
 
 
+@pytest.mark.slow
+def test_a_rank_that_raises_is_heard_by_the_other(tmp_path):
+    (tmp_path / "config.json").write_text(two_rank_config().model_dump_json())
+    run_two_ranks("raises", tmp_path)
+    assert json.loads((tmp_path / "rank1.json").read_text()) == "ZeroDivisionError"
+    assert json.loads((tmp_path / "rank0.json").read_text()) == "PeerFailed"
+
+
 def test_a_launcher_with_another_number_of_ranks_is_refused():
     with pytest.raises(ValueError, match=r"compute\.num_ranks=2: the launcher started 1"):
         open_ranks(two_rank_config().compute)
