@@ -1,6 +1,7 @@
 """Which part of the product may know which: grpo_core <- sweeps <- reports, and mlflow_server alone."""
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -59,3 +60,10 @@ def test_what_must_start_fast_imports_nothing_heavy(module, without):
 def test_no_room_without_a_subject():
     nameless = {"utils.py", "helpers.py", "common.py", "misc.py"}
     assert not [file for package in OURS for file in (ROOT / package).rglob("*.py") if file.name in nameless]
+
+
+def test_the_map_of_contributing_names_every_module_of_sweeps():
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    named = set(re.findall(r"`(?:sweeps/)?(\w+\.py)`", text))
+    files = {file.name for file in (ROOT / "sweeps").glob("*.py")} - {"__init__.py", "__main__.py"}
+    assert files <= named, files - named
