@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Callable
+
+    from sweeps.controller import StudyResult
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -28,19 +31,29 @@ def main(arguments: list[str] | None = None) -> int:
     if any(finding.level == "error" for finding in findings):
         return 2
 
-    from sweeps.continuation import Refused
     from sweeps.controller import run_study
     from sweeps.plan import print_plan
+
+    if given.dry_run:
+        return exit_code_of(lambda: print_plan(config, given.runs_dir))
+    return exit_code_of(
+        lambda: run_study(config, runs_dir=given.runs_dir, fresh=given.fresh, import_from=given.import_from)
+    )
+
+
+def exit_code_of(run: "Callable[[], StudyResult | None]") -> int:
+    """Runs a study, or its dry run, and says on standard error why it was refused or failed."""
+    from sweeps.config import ConfigError
+    from sweeps.continuation import Refused
     from sweeps.study_folder import StudyBusy
 
     try:
-        if given.dry_run:
-            print_plan(config, given.runs_dir)
-            return 0
-        result = run_study(config, runs_dir=given.runs_dir, fresh=given.fresh, import_from=given.import_from)
+        result = run()
     except (ConfigError, Refused, StudyBusy) as error:
         print(error, file=sys.stderr)
         return 2
+    if result is None:
+        return 0
     if result.exit_code in (1, 2):
         print(result.message, file=sys.stderr)
     return result.exit_code

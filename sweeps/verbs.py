@@ -74,11 +74,10 @@ def status_line(folder: StudyFolder) -> str:
 
 def resume(given: argparse.Namespace) -> int:
     """Goes on with a study from its own record of its settings, with a larger budget if that is asked for."""
-    from sweeps.config import ConfigError, load_resolved
-    from sweeps.continuation import Refused
+    from sweeps.config import load_resolved
     from sweeps.controller import run_study
+    from sweeps.launch import exit_code_of
     from sweeps.sections import SweepConfig, parse_duration
-    from sweeps.study_folder import StudyBusy
 
     folder = find(given)
     data = load_resolved(folder.sweep_file).dump()
@@ -93,14 +92,7 @@ def resume(given: argparse.Namespace) -> int:
         except ValueError as error:
             print(f"--timeout={given.timeout}: {error}", file=sys.stderr)
             return 2
-    try:
-        result = run_study(SweepConfig.model_validate(data), runs_dir=given.runs_dir)
-    except (ConfigError, Refused, StudyBusy) as error:
-        print(error, file=sys.stderr)
-        return 2
-    if result.exit_code in (1, 2):
-        print(result.message, file=sys.stderr)
-    return result.exit_code
+    return exit_code_of(lambda: run_study(SweepConfig.model_validate(data), runs_dir=given.runs_dir))
 
 
 def best(given: argparse.Namespace) -> int:
