@@ -4,22 +4,12 @@ Every field has its meaning and unit under it. `TrainConfig.model_validate(dict)
 (a `ValueError`) that lists every mistake; unknown keys are mistakes.
 """
 
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
-from grpo_core.presets import PRESETS
-
-Positive = Annotated[float, Field(gt=0)]
-NotNegative = Annotated[float, Field(ge=0)]
-Count = Annotated[int, Field(ge=1)]
-CountOrZero = Annotated[int, Field(ge=0)]
-
-
-class Section(BaseModel):
-    """Base of every section: frozen, unknown keys forbidden, no NaN or infinity."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+from grpo_core.algorithm_config import AlgorithmConfig
+from grpo_core.config_section import Count, CountOrZero, NotNegative, Positive, Section, divisors
 
 
 class TaskConfig(Section):
@@ -35,8 +25,19 @@ class TaskConfig(Section):
     """Test problems to use, seen by no decision; None takes all."""
     seed: int = 0
     """Draws the problems (generated tasks) or the validation split (loaded tasks)."""
-    reward_weights: dict[str, float] = {}
+    reward_weights: dict[str, float] = Field(default_factory=dict)
     """Weight of each named reward part; a part not named here weighs as the task says."""
+
+
+class LoraSection(Section):
+    """Low-rank adaptation, Hu et al. 2021, arXiv:2106.09685, through peft."""
+
+    rank: Count = 16
+    """Rank of each adapter."""
+    alpha: Positive = 32.0
+    """An adapter's output is multiplied by alpha / rank."""
+    target_modules: tuple[str, ...] | None = None
+    """Names of the layers that get an adapter; None takes every linear layer but the output layer."""
 
 
 class PolicyConfig(Section):
@@ -48,6 +49,8 @@ class PolicyConfig(Section):
     """Width of the `tiny` policy."""
     gguf_file: str | None = None
     """Name of a GGUF file inside the folder `name`; None loads safetensors."""
+    lora: LoraSection | None = None
+    """Trains low-rank adapters in place of the weights; None trains all weights."""
 
 
 class WarmStartConfig(Section):
@@ -66,6 +69,13 @@ class RolloutConfig(Section):
     """Tokens after which a completion without EOS is truncated."""
     temperature: Positive = 1.0
     """Divides the logits, in sampling, training and evaluation alike."""
+    temperature_decay: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """Factor on the temperature of sampling and training after each step; evaluation keeps `temperature`."""
+    temperature_min: Positive = 0.1
+    """The temperature below which the decay does not go."""
+    priority_exponent: Annotated[float, Field(ge=0, le=1)] = 0.0
+    """0 takes each problem once an epoch; above it, problems are drawn with a probability proportional to the spread
+    of rewards in their last group to this power (Schaul et al. 2015, arXiv:1511.05952, use 0.6)."""
     top_p: float = 1.0
     """Only 1: a truncated distribution is not the one that the loss differentiates."""
     top_k: int = 0
@@ -79,64 +89,10 @@ class RolloutConfig(Section):
             raise ValueError(f"top_p={self.top_p}: training rollouts sample the full distribution; use 1.0")
         if self.top_k != 0:
             raise ValueError(f"top_k={self.top_k}: training rollouts sample the full distribution; use 0")
-        return self
-
-
-class AlgorithmConfig(Section):
-    name: str = "grpo"
-    """A key of `grpo_core.presets.PRESETS`; the fields given beside it turn single knobs of that preset."""
-    group_size: Annotated[int, Field(le=64)] = 8
-    """Completions sampled for each prompt, 2 to 64."""
-    reward_scale: Positive = 1.0
-    """Factor on rewards before the advantages; `reward/mean` is recorded without it."""
-    baseline: Literal["mean", "median", "leave_one_out", "none"] = "mean"
-    """What is subtracted from a completion's reward."""
-    advantage_scale: Literal["group_std", "batch_std", "none"] = "group_std"
-    """What the centred rewards are divided by."""
-    ratio_level: Literal["token", "sequence"] = "token"
-    """Whether the probability ratio is taken for each token or once for a sequence (length-normalised)."""
-    clipping: Literal["surrogate", "weight"] = "surrogate"
-    """`surrogate` clips the objective (PPO); `weight` clips the detached ratio (CISPO)."""
-    clip_range: Positive = 0.2
-    """Ratios below 1 - clip_range are clipped."""
-    clip_range_high: Positive | None = None
-    """Ratios above 1 + clip_range_high are clipped; None means clip_range."""
-    ratio_cap: Positive = 5.0
-    """Largest weight under `clipping: weight`."""
-    aggregation: Literal["sequence_mean", "token_mean", "constant"] = "sequence_mean"
-    """How token losses become one number."""
-    constant_length: Count | None = None
-    """Tokens that `aggregation: constant` divides each sequence by; None means rollout.max_new_tokens."""
-    mask_truncated: bool = False
-    """Leaves truncated completions out of the loss (they keep their place in the baseline)."""
-    kl_coef: NotNegative = 0.0
-    """Weight of the KL divergence to the initial policy in the loss."""
-    kl_estimator: Literal["k1", "k2", "k3"] = "k3"
-    """Estimator of that divergence, Schulman 2020, joschu.net/blog/kl-approx.html."""
-    entropy_coef: NotNegative = 0.0
-    """Weight of the entropy bonus in the loss."""
-    updates_per_batch: Count = 1
-    """Optimiser updates on each rollout batch, each over the whole batch."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _start_from_the_preset(cls, given: Any) -> Any:
-        if not isinstance(given, dict):
-            return given
-        name = given.get("name", "grpo")
-        if not isinstance(name, str) or name not in PRESETS:
-            raise ValueError(f"name={name!r}: not an algorithm; use one of {', '.join(PRESETS)}")
-        return {**PRESETS[name], **given}
-
-    @model_validator(mode="after")
-    def _a_group_has_a_baseline(self) -> Self:
-        if self.group_size < 2:
+        if self.temperature_decay < 1 and self.temperature_min > self.temperature:
             raise ValueError(
-                f"group_size={self.group_size}: a group needs at least 2 completions for a baseline; use 2 to 64"
-            )
-        if self.clip_range >= 1 and self.clipping == "surrogate":
-            raise ValueError(
-                f"clip_range={self.clip_range}: 1 or more clips no ratio from below; use 0 < clip_range < 1"
+                f"temperature_min={self.temperature_min:g}: above temperature={self.temperature:g}, where the decay "
+                f"begins; use at most {self.temperature:g}"
             )
         return self
 
@@ -187,12 +143,19 @@ class ComputeConfig(Section):
     """Processes that share one run, each with its part of every batch."""
     num_threads: Count = 1
     """CPU threads of each rank."""
-    precision: Literal["float32", "bfloat16"] = "float32"
-    """Type of activations in the forward pass; log-probabilities and entropy are float32 always."""
+    precision: Literal["float32", "bfloat16", "float16"] = "float32"
+    """Type of activations in the forward pass; log-probabilities and entropy are float32 always. `float16` needs CUDA
+    and scales the loss."""
     activation_checkpointing: bool = False
     """Recomputes activations in the backward pass: less memory, more time."""
     collective_timeout_s: Positive = 600.0
     """Seconds after which a rank that waits for the others gives up."""
+
+    @model_validator(mode="after")
+    def _float16_needs_cuda(self) -> Self:
+        if self.precision == "float16" and self.device == "cpu":
+            raise ValueError("precision='float16': its loss scaling needs CUDA; use bfloat16 or float32 on a CPU")
+        return self
 
 
 class TrainConfig(Section):
@@ -223,7 +186,7 @@ class TrainConfig(Section):
     @property
     def micro_batch_size(self) -> int:
         """Completions of one forward and backward pass on a rank."""
-        return self.optim.micro_batch_size or min(64, self.completions_per_rank)
+        return self.optim.micro_batch_size or min(64, self.completions_per_rank // self.algorithm.num_minibatches)
 
     @property
     def loss_algorithm(self) -> AlgorithmConfig:
@@ -231,6 +194,11 @@ class TrainConfig(Section):
         if self.algorithm.constant_length is not None:
             return self.algorithm
         return self.algorithm.model_copy(update={"constant_length": self.rollout.max_new_tokens})
+
+    @property
+    def overlong_buffer_tokens(self) -> int:
+        """The buffer of the overlong penalty: what the algorithm says, or a fifth of the limit as in DAPO."""
+        return self.algorithm.overlong_buffer_tokens or max(1, self.rollout.max_new_tokens // 5)
 
     @model_validator(mode="after")
     def _the_batch_divides(self) -> Self:
@@ -248,11 +216,39 @@ class TrainConfig(Section):
                 f"optim.micro_batch_size={self.optim.micro_batch_size}: a rank has only "
                 f"{self.completions_per_rank} completions a step; use 1 to {self.completions_per_rank}"
             )
+        if self.prompts_per_rank % self.algorithm.num_minibatches:
+            raise ValueError(
+                f"algorithm.num_minibatches={self.algorithm.num_minibatches}: the {self.prompts_per_rank} groups that "
+                f"algorithm.group_size={self.algorithm.group_size} makes of a rank's {self.completions_per_rank} "
+                f"completions can't be cut so; use one of {divisors(self.prompts_per_rank)}"
+            )
         if self.eval.num_problems > self.task.num_validation:
             raise ValueError(
                 f"eval.num_problems={self.eval.num_problems}: more than task.num_validation="
                 f"{self.task.num_validation}; lower the first or raise the second"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _lengths_and_groups_fit(self) -> Self:
+        algorithm, limit = self.algorithm, self.rollout.max_new_tokens
+        if algorithm.overlong_buffer_tokens and algorithm.overlong_buffer_tokens >= limit:
+            raise ValueError(
+                f"algorithm.overlong_buffer_tokens={algorithm.overlong_buffer_tokens}: not shorter than "
+                f"rollout.max_new_tokens={limit}, so that every completion would be overlong; use 1 to {limit - 1}"
+            )
+        if algorithm.grouping == "similarity":
+            # Groups are made of whole prompts; any number of prompts can be cut when the bounds are this far apart.
+            fewest = -(-algorithm.min_similar_group // algorithm.group_size)
+            most = algorithm.max_similar_group // algorithm.group_size
+            prompts = self.rollout.completions_per_step // algorithm.group_size
+            if most < 2 * fewest - 1 or prompts < fewest:
+                raise ValueError(
+                    f"algorithm.min_similar_group={algorithm.min_similar_group}: {prompts} prompts of "
+                    f"algorithm.group_size={algorithm.group_size} completions can't be cut into groups of "
+                    f"{algorithm.min_similar_group} to {algorithm.max_similar_group} completions; lower "
+                    "min_similar_group, or raise max_similar_group or rollout.completions_per_step"
+                )
         return self
 
 

@@ -37,7 +37,7 @@ def test_truncated_distributions_are_refused():
 
 def test_unknown_keys_and_algorithms_are_refused():
     refused({"optim": {"learning_rate": 1e-4}}, "optim.learning_rate", "not permitted")
-    refused({"algorithm": {"name": "grop"}}, "grpo, dr_grpo, dapo, gspo, rloo, cispo")
+    refused({"algorithm": {"name": "grop"}}, "grpo, dr_grpo, dapo, gspo, ppo, rloo, reinforce_pp, cispo")
 
 
 def test_a_preset_with_one_knob_turned():
