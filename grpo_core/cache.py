@@ -3,7 +3,6 @@
 import inspect
 from typing import Any
 
-import torch
 from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 from transformers.cache_utils import DynamicLayer
@@ -82,9 +81,19 @@ def cache_argument(model: PreTrainedModel) -> str:
 
 def run_model(model: PreTrainedModel, input_ids: Tensor, cache: DynamicCache | None, **inputs: Any) -> Tensor:
     """Logits of `model` on `input_ids [B, T]`, reading and extending `cache` where one is given."""
+    logits: Tensor = _call(model, input_ids, cache, inputs).logits
+    return logits
+
+
+def run_model_with_hidden(
+    model: PreTrainedModel, input_ids: Tensor, cache: DynamicCache | None, **inputs: Any
+) -> tuple[Tensor, Tensor]:
+    """Logits as of `run_model`, and the last hidden state `[B, T, hidden_size]` that each of them comes from."""
+    output = _call(model, input_ids, cache, {**inputs, "output_hidden_states": True})
+    return output.logits, output.hidden_states[-1][:, -output.logits.shape[1] :]
+
+
+def _call(model: PreTrainedModel, input_ids: Tensor, cache: DynamicCache | None, inputs: dict[str, Any]) -> Any:
     if cache is None:
-        output = model(input_ids=input_ids, use_cache=False, **inputs)
-    else:
-        output = model(input_ids=input_ids, use_cache=True, **{cache_argument(model): cache}, **inputs)
-    assert isinstance(output.logits, torch.Tensor)
-    return output.logits
+        return model(input_ids=input_ids, use_cache=False, **inputs)
+    return model(input_ids=input_ids, use_cache=True, **{cache_argument(model): cache}, **inputs)

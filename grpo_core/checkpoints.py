@@ -7,12 +7,21 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import load_file, save_file
 
 from grpo_core.policy import Policy
 
+VALUE_HEAD_FILE = "value_head.safetensors"
+
 
 def save_checkpoint(
-    run_dir: Path, step: int, policy: Policy, optimizer: torch.optim.Optimizer, state: dict[str, Any], keep: int
+    run_dir: Path,
+    step: int,
+    policy: Policy,
+    optimizer: torch.optim.Optimizer,
+    state: dict[str, Any],
+    keep: int,
+    value_head: torch.nn.Module | None = None,
 ) -> Path:
     """Writes `run_dir/checkpoints/step_NNNNNN` and removes all but the newest `keep`.
 
@@ -24,7 +33,9 @@ def save_checkpoint(
     unfinished.mkdir(parents=True)
     policy.save(unfinished / "policy")
     torch.save(optimizer.state_dict(), unfinished / "optimizer.pt")
-    (unfinished / "state.json").write_text(json.dumps({"step": step, **state}))
+    if value_head is not None:
+        save_file(value_head.state_dict(), unfinished / VALUE_HEAD_FILE)
+    (unfinished / "state.json").write_text(json.dumps({**state, "step": step}))
     for file in unfinished.rglob("*"):
         if file.is_file():
             with file.open("rb") as written:
@@ -60,6 +71,12 @@ def load_state(checkpoint: Path) -> dict[str, Any]:
 def load_optimizer(checkpoint: Path, optimizer: torch.optim.Optimizer) -> None:
     """Sets `optimizer` to its state at the checkpoint."""
     optimizer.load_state_dict(torch.load(checkpoint / "optimizer.pt", weights_only=True))
+
+
+def load_value_head(checkpoint: Path, value_head: torch.nn.Module | None) -> None:
+    """Sets `value_head`, where there is one, to its weights at the checkpoint."""
+    if value_head is not None:
+        value_head.load_state_dict(load_file(checkpoint / VALUE_HEAD_FILE))
 
 
 def export_policy(checkpoint: Path, folder: Path) -> None:

@@ -1,7 +1,7 @@
 """Sampling: groups of completions on shared prompts, with the log-probabilities and entropies seen while sampling."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -36,6 +36,8 @@ class Rollouts:
     """[B, T] float32, entropy of that distribution, nats."""
     ended: Tensor
     """[B], True where an EOS closed the completion."""
+    temperature: float
+    """What the logits were divided by."""
 
     @property
     def lengths(self) -> Tensor:
@@ -135,7 +137,9 @@ def _sample_chunk(
             position_ids=next_position + place,
         )[:, -1]
     model.train(was_training)
-    return _trim(Rollouts(prompt_ids, prompt_mask, prompt_index, tokens, mask, logprobs, entropy, ended))
+    return _trim(
+        Rollouts(prompt_ids, prompt_mask, prompt_index, tokens, mask, logprobs, entropy, ended, config.temperature)
+    )
 
 
 def _choose_greedily(logits: Tensor, temperature: float) -> Tensor:
@@ -185,18 +189,30 @@ def concatenate(parts: Sequence[Rollouts], pad_id: int) -> Rollouts:
         logprobs=joined("logprobs", 0.0),
         entropy=joined("entropy", 0.0),
         ended=torch.cat([part.ended for part in parts]),
+        temperature=parts[0].temperature,
+    )
+
+
+def select_rows(rollouts: Rollouts, rows: Tensor) -> Rollouts:
+    """The completions `rows` (indices) of `rollouts`, without prompts and columns that none of them uses."""
+    prompts, prompt_index = rollouts.prompt_index[rows].unique(return_inverse=True)
+    prompt_mask = rollouts.prompt_mask[prompts]
+    first = int(prompt_mask.long().argmax(dim=1).min())
+    longest = int(rollouts.lengths[rows].max())
+    return Rollouts(
+        prompt_ids=rollouts.prompt_ids[prompts, first:],
+        prompt_mask=prompt_mask[:, first:],
+        prompt_index=prompt_index,
+        completion_ids=rollouts.completion_ids[rows, :longest],
+        completion_mask=rollouts.completion_mask[rows, :longest],
+        logprobs=rollouts.logprobs[rows, :longest],
+        entropy=rollouts.entropy[rows, :longest],
+        ended=rollouts.ended[rows],
+        temperature=rollouts.temperature,
     )
 
 
 def _trim(rollouts: Rollouts) -> Rollouts:
     longest = int(rollouts.lengths.max())
-    return Rollouts(
-        rollouts.prompt_ids,
-        rollouts.prompt_mask,
-        rollouts.prompt_index,
-        rollouts.completion_ids[:, :longest].contiguous(),
-        rollouts.completion_mask[:, :longest].contiguous(),
-        rollouts.logprobs[:, :longest].contiguous(),
-        rollouts.entropy[:, :longest].contiguous(),
-        rollouts.ended,
-    )
+    names = ("completion_ids", "completion_mask", "logprobs", "entropy")
+    return replace(rollouts, **{name: getattr(rollouts, name)[:, :longest].contiguous() for name in names})

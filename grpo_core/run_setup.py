@@ -1,6 +1,5 @@
 """Everything a run holds before its first step: task, policy, learner, ranks, record."""
 
-import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -11,12 +10,21 @@ import torch
 import yaml
 from accelerate import Accelerator
 
-from grpo_core.checkpoints import checkpoint_policy_folder, load_optimizer, load_state, newest_checkpoint
+from grpo_core.assessment import Forward
+from grpo_core.checkpoints import (
+    checkpoint_policy_folder,
+    load_optimizer,
+    load_state,
+    load_value_head,
+    newest_checkpoint,
+)
 from grpo_core.config import TrainConfig
-from grpo_core.group_forward import GroupForward
+from grpo_core.group_forward import GroupForward, TokenPredictions
+from grpo_core.lora import adapters_off
 from grpo_core.policy import Policy, load_policy
 from grpo_core.ranks import Ranks, close_ranks, open_ranks
 from grpo_core.run_record import RunRecord
+from grpo_core.run_state import RunState
 from grpo_core.tasks import Task, load_task
 from grpo_core.update import Learner
 from grpo_core.warm_start import ensure_warm_start
@@ -31,12 +39,9 @@ class Run:
     learner: Learner
     accelerator: Accelerator
     ranks: Ranks
-    record: RunRecord | None
+    state: RunState
+    record: RunRecord | None = None
     """Written by rank 0 alone."""
-    last_step: int
-    """Steps done before; 0 for a fresh run."""
-    num_skipped: float = 0.0
-    """Updates not applied since the run began, because a number was not finite."""
 
 
 @contextmanager
@@ -44,56 +49,71 @@ def open_run(config: TrainConfig, run_dir: Path) -> Iterator[Run]:
     """A run ready for its next step: fresh, or where the newest checkpoint in `run_dir` left it."""
     accelerator, ranks = open_ranks(config.compute)
     try:
-        task = load_task(config.task)
-        # transformers writes files on the first rank only, so that rank trains and the others wait for the folder.
-        start = ranks.from_first(ensure_warm_start(config) if ranks.is_first else None)
         checkpoint = ranks.from_first(newest_checkpoint(run_dir))
-        policy = load_policy(config.policy, task, checkpoint_policy_folder(checkpoint) if checkpoint else start)
-        reference = None
-        if config.algorithm.kl_coef:
-            initial = load_policy(config.policy, task, start) if checkpoint else policy
-            reference = _reference(initial, config, accelerator)
-        learner = build_learner(policy, config, accelerator, ranks, reference)
-        state: dict[str, Any] = {"step": 0, "num_skipped": 0.0}
-        if checkpoint:
-            load_optimizer(checkpoint, learner.optimizer)
-            state = load_state(checkpoint)
-        record = None
+        run = build_run(config, run_dir, accelerator, ranks, checkpoint)
         if ranks.is_first:
-            record = RunRecord(run_dir)
+            run.record = RunRecord(run_dir)
             (run_dir / "config.yaml").write_text(yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False))
-        yield Run(
-            config, run_dir, task, policy, learner, accelerator, ranks, record, state["step"], state["num_skipped"]
-        )
+        yield run
     finally:
         close_ranks(ranks)
 
 
-def build_learner(
-    policy: Policy, config: TrainConfig, accelerator: Accelerator, ranks: Ranks, reference: torch.nn.Module | None
-) -> Learner:
-    """The training side of `policy`, wrapped by Accelerate for this process's device and ranks."""
+def build_run(
+    config: TrainConfig, run_dir: Path, accelerator: Accelerator, ranks: Ranks, checkpoint: Path | None = None
+) -> Run:
+    """Task, policy and learner of a run without a record: as they were at `checkpoint`, or before the first step."""
+    task = load_task(config.task)
+    # transformers writes files on the first rank only, so that rank trains and the others wait for the folder.
+    start = ranks.from_first(ensure_warm_start(config) if ranks.is_first else None)
+    policy = load_policy(config.policy, task, checkpoint_policy_folder(checkpoint) if checkpoint else start)
+    learner = build_learner(policy, config, accelerator, ranks)
+    if config.algorithm.kl_coef:
+        learner.reference = build_reference(config, task, start, learner)
+    state = RunState.at_start(config.algorithm)
+    if checkpoint:
+        load_optimizer(checkpoint, learner.optimizer)
+        load_value_head(checkpoint, learner.forward.value_head)
+        state = RunState.from_record(load_state(checkpoint))
+    return Run(config, run_dir, task, policy, learner, accelerator, ranks, state)
+
+
+def build_learner(policy: Policy, config: TrainConfig, accelerator: Accelerator, ranks: Ranks) -> Learner:
+    """The training side of `policy`, wrapped by Accelerate for this process's device and ranks; without a reference."""
     if config.compute.activation_checkpointing:
         model = policy.model
         # transformers before 5.24 has only the older name, which the newer one deprecates.
         enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
         enable({"use_reentrant": False})
     forward = GroupForward(
-        policy.model, config.rollout.temperature, share_prompts=not config.compute.activation_checkpointing
+        policy.model,
+        share_prompts=not config.compute.activation_checkpointing,
+        with_values=config.algorithm.baseline == "value",
     )
     forward.train()
     optim = config.optim
     optimizer = torch.optim.AdamW(
-        forward.parameters(),
+        [weight for weight in forward.parameters() if weight.requires_grad],
         lr=optim.lr,
         betas=(optim.beta1, optim.beta2),
         weight_decay=optim.weight_decay,
         fused=accelerator.device.type == "cuda",
     )
     module, prepared = accelerator.prepare(forward, optimizer)
-    return Learner(module, reference, prepared, accelerator, ranks)
+    return Learner(module, forward, None, prepared, accelerator, ranks)
 
 
-def _reference(initial: Policy, config: TrainConfig, accelerator: Accelerator) -> Any:
-    frozen = copy.deepcopy(initial.model).to(accelerator.device).requires_grad_(False).eval()
-    return GroupForward(frozen, config.rollout.temperature)
+def build_reference(config: TrainConfig, task: Task, start: Path | None, learner: Learner) -> Forward:
+    """The initial policy as a forward pass without a gradient: the adapters switched off, or a frozen copy."""
+    if config.policy.lora is not None:
+        forward = learner.forward
+
+        def without_adapters(**inputs: Any) -> TokenPredictions:
+            with adapters_off(forward.model):
+                return forward(**inputs)
+
+        return without_adapters
+    model = load_policy(config.policy, task, start).model.requires_grad_(False).eval()
+    # Half the memory where the forward pass computes in half precision anyway.
+    half = config.compute.precision == "bfloat16" and learner.accelerator.device.type == "cuda"
+    return GroupForward(model.to(learner.accelerator.device, torch.bfloat16 if half else torch.float32))

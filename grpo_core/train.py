@@ -8,19 +8,27 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+import torch
+from grpo_core.prompt_order import problems_of_step, updated_priorities
+
 from grpo_core import metric_names as names
-from grpo_core.advantages import compute_advantages
-from grpo_core.batches import build_batch
+from grpo_core.batches import Batch
 from grpo_core.checkpoints import newest_checkpoint, save_checkpoint
+from grpo_core.collection import Collection, collect
 from grpo_core.config import TrainConfig
+from grpo_core.credit import learning_batch
 from grpo_core.evaluation import evaluate, evaluation_metrics
-from grpo_core.rollouts import sample_groups
 from grpo_core.run_setup import Run, open_run
-from grpo_core.scoring import Score, decode_completions, score_completions
-from grpo_core.seeds import generator, shuffled
-from grpo_core.step_metrics import reward_metrics, reward_table, rollout_metrics, update_metrics
-from grpo_core.tasks import Completion, Problem, Task
-from grpo_core.update import learning_rate, update_policy
+from grpo_core.run_state import rollout_of_step
+from grpo_core.step_metrics import (
+    collection_metrics,
+    reward_metrics,
+    rollout_metrics,
+    schedule_metrics,
+    update_metrics,
+)
+from grpo_core.tasks import Task
+from grpo_core.update import UpdateStats, learning_rate, update_policy
 
 
 @dataclass(frozen=True)
@@ -55,7 +63,7 @@ def train(config: TrainConfig, *, run_dir: Path | str, on_step: OnStep | None = 
     """
     with open_run(config, Path(run_dir)) as run:
         verdict = None
-        step = run.last_step
+        step = run.state.step
         while step < config.num_steps and verdict is None:
             step += 1
             metrics, lines = train_step(run, step)
@@ -73,80 +81,75 @@ def train(config: TrainConfig, *, run_dir: Path | str, on_step: OnStep | None = 
 
 def train_step(run: Run, step: int) -> tuple[dict[str, float], list[dict[str, Any]]]:
     """One step: metrics pooled over all ranks, and a record of each completion."""
-    config, ranks, policy = run.config, run.ranks, run.policy
-    group_size = config.algorithm.group_size
+    ranks, state = run.ranks, run.state
     started = time.perf_counter()
-    with ranks.together():
-        problems = ranks.share(problems_of_step(run.task, config, step))
-        prompts = [policy.encode_prompt(run.task.prompt(problem)) for problem in problems]
-        draws = generator(policy.model.device, config.seed, "rollout", step, ranks.rank)
-        with run.accelerator.autocast():
-            rollouts = sample_groups(policy, prompts, group_size, config.rollout, generator=draws)
-        rollout_s = time.perf_counter() - started
+    rollout = rollout_of_step(run.config, step)
+    algorithm = state.algorithm_of_step(run.config.algorithm)
+    config = run.config.model_copy(update={"algorithm": algorithm})
 
-        asked = [problem for problem in problems for _ in range(group_size)]
-        completions = decode_completions(policy, rollouts)
-        scores = score_completions(run.task, asked, completions)
-    all_scores = ranks.gather(scores)
-    advantages = compute_advantages(reward_table(all_scores, group_size), config.algorithm)
-    own_advantages = advantages[ranks.rank * len(problems) : (ranks.rank + 1) * len(problems)]
+    problems = problems_of_step(run.task, config, step, state.priorities)
+    with run.accelerator.autocast():
+        collection = collect(run.policy, run.task, config, rollout, ranks, problems, step)
+    collected = time.perf_counter()
 
-    update_started = time.perf_counter()
+    batch, credit_metrics = learning_batch(collection, run.learner, run.task, config)
     lr = learning_rate(config, step)
     for group in run.learner.optimizer.param_groups:
         group["lr"] = lr
-    batch = build_batch(rollouts, own_advantages, config.algorithm.mask_truncated)
-    stats = update_policy(run.learner, batch, config)
-    run.num_skipped += stats.num_skipped
+    stats = UpdateStats() if batch is None else update_policy(run.learner, batch, config, step)
+    state.num_skipped += stats.num_skipped
+    state.num_idle += batch is None
     ended = time.perf_counter()
 
-    metrics = reward_metrics(all_scores, group_size) | rollout_metrics(rollouts, ranks)
-    metrics |= update_metrics(stats, lr, run.num_skipped)
-    num_tokens = metrics[names.ROLLOUT_LENGTH_MEAN] * config.rollout.completions_per_step
+    metrics = reward_metrics(ranks.gather(collection.scores)) | rollout_metrics(collection.rollouts, ranks)
+    metrics |= credit_metrics | update_metrics(stats, lr, state.num_skipped)
+    metrics |= collection_metrics(collection, config, ranks) | schedule_metrics(config, rollout, algorithm)
+    num_tokens = metrics[names.ROLLOUT_LENGTH_MEAN] * len(collection.scores) * ranks.size
     metrics |= {
-        names.TIME_ROLLOUT_S: rollout_s,
-        names.TIME_UPDATE_S: ended - update_started,
+        names.TIME_ROLLOUT_S: collected - started,
+        names.TIME_UPDATE_S: ended - collected,
         names.TIME_STEP_S: ended - started,
         names.THROUGHPUT_TOKENS_PER_S: num_tokens / (ended - started),
     }
-    lines = rollout_lines(run.task, asked, completions, scores, own_advantages.flatten().tolist())
-    return metrics, ranks.gather(lines)
+    return metrics | remember(run, step, collection, metrics), ranks.gather(rollout_lines(run.task, collection, batch))
 
 
-def problems_of_step(task: Task, config: TrainConfig, step: int) -> list[Problem]:
-    """The training problems of `step` over all ranks: each once an epoch, in an order drawn by `config.seed`."""
-    num_prompts = config.rollout.completions_per_step // config.algorithm.group_size
-    problems, order, drawn_epoch = [], [], -1
-    for place in range((step - 1) * num_prompts, step * num_prompts):
-        epoch, index = divmod(place, len(task.train))
-        if epoch != drawn_epoch:
-            order, drawn_epoch = shuffled(len(task.train), config.seed, "epoch", epoch), epoch
-        problems.append(task.train[order[index]])
-    return problems
+def remember(run: Run, step: int, collection: Collection, metrics: dict[str, float]) -> dict[str, float]:
+    """Carries what later steps need into the run's state; gives the metrics that look back over earlier ones."""
+    algorithm, state = run.config.algorithm, run.state
+    state.step = step
+    state.steer(algorithm, metrics[names.POLICY_KL], metrics[names.POLICY_ENTROPY])
+    if run.config.rollout.priority_exponent:
+        problems = run.ranks.gather(collection.problems)
+        rewards = torch.tensor(run.ranks.gather(collection.rewards.tolist()), dtype=torch.float64)
+        state.priorities = updated_priorities(state.priorities, problems, rewards)
+    more = {names.OPTIM_IDLE_STEPS: state.num_idle} if algorithm.dynamic_sampling else {}
+    if algorithm.smoothing_window is not None:
+        more[names.REWARD_SMOOTHED] = state.smoothed_reward(metrics[names.REWARD_MEAN], algorithm.smoothing_window)
+    return more
 
 
-def rollout_lines(
-    task: Task,
-    problems: list[Problem],
-    completions: list[Completion],
-    scores: list[Score],
-    advantages: list[float],
-) -> list[dict[str, Any]]:
-    """What rollouts.jsonl.zst keeps of each completion."""
-    return [
-        {
-            "problem_id": problem.id,
-            "prompt": task.prompt(problem),
-            "completion": completion.text,
-            "reward": None if math.isnan(score.reward) else score.reward,
-            "parts": score.parts,
-            "advantage": advantage,
-            "num_tokens": completion.num_tokens,
-            "ended": completion.ended,
-            **({"fault": score.fault} if score.fault else {}),
-        }
-        for problem, completion, score, advantage in zip(problems, completions, scores, advantages, strict=True)
-    ]
+def rollout_lines(task: Task, collection: Collection, batch: Batch | None) -> list[dict[str, Any]]:
+    """What rollouts.jsonl.zst keeps of each completion; its advantage is the mean over its tokens, 0 where unused."""
+    used = collection.used.repeat_interleave(collection.group_size).tolist()
+    advantages = iter([] if batch is None else batch.mean_advantages().tolist())
+    lines = []
+    for row, (completion, score) in enumerate(zip(collection.completions, collection.scores, strict=True)):
+        problem = collection.problems[row // collection.group_size]
+        lines.append(
+            {
+                "problem_id": problem.id,
+                "prompt": task.prompt(problem),
+                "completion": completion.text,
+                "reward": None if math.isnan(score.reward) else score.reward,
+                "parts": score.parts,
+                "advantage": next(advantages) if used[row] else 0.0,
+                "num_tokens": completion.num_tokens,
+                "ended": completion.ended,
+                **({"fault": score.fault} if score.fault else {}),
+            }
+        )
+    return lines
 
 
 def evaluate_step(run: Run) -> dict[str, float]:
@@ -170,9 +173,9 @@ def record_step(
 def save(run: Run, step: int) -> None:
     """Leaves a checkpoint after `step`, written by rank 0."""
     if run.ranks.is_first:
-        state = {"num_skipped": run.num_skipped}
-        optimizer = run.learner.optimizer
-        save_checkpoint(run.run_dir, step, run.policy, optimizer, state, run.config.checkpoint.keep)
+        learner, keep = run.learner, run.config.checkpoint.keep
+        state, value_head = run.state.record(), learner.forward.value_head
+        save_checkpoint(run.run_dir, step, run.policy, learner.optimizer, state, keep, value_head)
 
 
 def result(run: Run, step: int, verdict: Verdict | None) -> TrainResult:

@@ -1,4 +1,4 @@
-"""The update: losses and gradients of a rollout batch, applied only where every number is finite."""
+"""The updates of a step: losses and gradients of a rollout batch, applied only where every number is finite."""
 
 import contextlib
 import math
@@ -8,10 +8,17 @@ import torch
 from accelerate import Accelerator
 from torch import Tensor, nn
 
-from grpo_core.batches import Batch, all_finite, forward_inputs, micro_batches
-from grpo_core.config import AlgorithmConfig, TrainConfig
-from grpo_core.losses import loss_denominator, policy_loss
+from grpo_core.assessment import Forward
+from grpo_core.batches import Batch, all_finite, forward_inputs, micro_batches, minibatch
+from grpo_core.config import TrainConfig
+from grpo_core.group_forward import GroupForward
+from grpo_core.losses import kl_divergence, loss_denominator, policy_loss
 from grpo_core.ranks import Ranks, Signal
+from grpo_core.value import value_loss
+
+#: float16 gradients overflow while the loss scale is being found: a try is repeated at half the scale this often.
+MAX_SCALE_TRIES = 24
+_SUMS = ("loss", "value_loss", "tokens", "clipped", "kl")
 
 
 @dataclass
@@ -19,9 +26,10 @@ class Learner:
     """What an update changes, and with what."""
 
     module: nn.Module
-    """`GroupForward` as wrapped by Accelerate."""
-    reference: nn.Module | None
-    """`GroupForward` of the initial policy, frozen; None where no KL is asked for."""
+    """`forward` as wrapped by Accelerate."""
+    forward: GroupForward
+    reference: Forward | None
+    """The initial policy, frozen; None where no KL is asked for."""
     optimizer: torch.optim.Optimizer
     accelerator: Accelerator
     ranks: Ranks
@@ -29,39 +37,40 @@ class Learner:
 
 @dataclass
 class UpdateStats:
-    """What a step's updates were like, pooled over micro-batches and ranks."""
+    """What a step's updates were like, pooled over micro-batches and ranks; the defaults are those of a step without
+    any."""
 
-    loss: float = math.nan
+    loss: float = 0.0
     """Policy loss of the last update tried."""
-    grad_norm: float = math.nan
+    value_loss: float | None = None
+    """Loss of the value head in that update, unweighted; None without a value head."""
+    grad_norm: float = 0.0
     """Largest global gradient norm before clipping among the step's updates."""
     clip_frac: float = 0.0
-    ratio_max: float = 0.0
+    ratio_max: float = 1.0
     kl: float = 0.0
     """Mean per token: to the reference where there is one, else to the policy that sampled (k3)."""
     num_skipped: int = 0
     """Updates not applied because a number was not finite."""
 
 
-def update_policy(learner: Learner, batch: Batch, config: TrainConfig) -> UpdateStats:
-    """All updates of one step on one rollout batch.
+def update_policy(learner: Learner, batch: Batch, config: TrainConfig, step: int = 1) -> UpdateStats:
+    """All updates of `step` on one rollout batch, each on the whole of it or on a minibatch in turn.
 
     An update whose loss, log-probabilities or gradient norm is not finite is not applied and ends the step's updates:
     weights stay those of the last finite one.
     """
-    stats = UpdateStats()
+    algorithm = config.algorithm
+    stats = UpdateStats(ratio_max=0.0)
     norms: list[float] = []
     clipped = counted = 0.0
-    for _ in range(config.algorithm.updates_per_batch):
-        sums, finite = accumulate_gradients(learner, batch, config)
-        norm = float(
-            nn.utils.clip_grad_norm_(learner.module.parameters(), config.optim.max_grad_norm)
-            if finite
-            else torch.tensor(math.nan)
-        )
-        finite = finite and math.isfinite(norm)
+    for number in range(algorithm.updates_per_batch):
+        part = minibatch(batch, number, algorithm.num_minibatches, config.seed, step)
+        sums, norm = _try_update(learner, part, config)
+        finite = math.isfinite(norm)
         norms.append(norm)
         stats.loss = sums["loss"]
+        stats.value_loss = sums["value_loss"] if batch.returns is not None else None
         stats.kl = sums["kl"] / max(sums["tokens"], 1)
         stats.ratio_max = max(stats.ratio_max, sums["ratio_max"])
         clipped, counted = clipped + sums["clipped"], counted + sums["tokens"]
@@ -77,15 +86,37 @@ def update_policy(learner: Learner, batch: Batch, config: TrainConfig) -> Update
     return stats
 
 
+def _try_update(learner: Learner, part: Batch, config: TrainConfig) -> tuple[dict[str, float], float]:
+    """Gradients of one update, clipped, on the weights; gives its sums and the norm, NaN where a number is not finite.
+
+    Where a loss scale is in use, gradients that overflow under it lower it and are computed again.
+    """
+    for _ in range(MAX_SCALE_TRIES):
+        sums, finite = accumulate_gradients(learner, part, config)
+        if not finite:
+            return sums, math.nan
+        learner.accelerator.unscale_gradients(learner.optimizer)
+        norm = float(nn.utils.clip_grad_norm_(learner.module.parameters(), config.optim.max_grad_norm))
+        if math.isfinite(norm) or learner.accelerator.scaler is None:
+            break
+        # The scaler leaves the weights alone here and lowers its scale.
+        learner.optimizer.step()
+        learner.optimizer.zero_grad(set_to_none=True)
+    return sums, norm if math.isfinite(norm) else math.nan
+
+
 def accumulate_gradients(learner: Learner, batch: Batch, config: TrainConfig) -> tuple[dict[str, float], bool]:
     """Gradients of the loss over the whole update (all micro-batches, all ranks), left on the weights.
 
-    Gives the pooled sums `loss, tokens, clipped, kl` and the maximum `ratio_max`, and whether all was finite.
+    Gives the pooled sums `loss, value_loss, tokens, clipped, kl` and the maximum `ratio_max`, and whether all was
+    finite.
     """
-    algorithm, ranks = config.loss_algorithm, learner.ranks
-    own = float(loss_denominator(batch.loss_mask, algorithm))
-    denominator = max(ranks.add_up({"denominator": own})["denominator"], 1.0)
-    sums = {"loss": 0.0, "tokens": 0.0, "clipped": 0.0, "kl": 0.0}
+    ranks = learner.ranks
+    own = {"loss": float(loss_denominator(batch.loss_mask, config.loss_algorithm)), "value": 0.0}
+    if batch.value_mask is not None:
+        own["value"] = float(batch.value_mask.sum())
+    denominators = {name: max(total, 1.0) for name, total in ranks.add_up(own).items()}
+    sums = dict.fromkeys(_SUMS, 0.0)
     ratio_max = 0.0
     # Every rank runs as many passes as the others, since each holds as many completions.
     parts = list(micro_batches(batch, config.micro_batch_size))
@@ -94,12 +125,11 @@ def accumulate_gradients(learner: Learner, batch: Batch, config: TrainConfig) ->
         last = number == len(parts) - 1
         synchronised = contextlib.nullcontext() if last else learner.accelerator.no_sync(learner.module)
         with synchronised:
-            loss, metrics, part_finite = _part_loss(learner, part, algorithm, denominator)
+            loss, metrics, part_finite = _part_loss(learner, part, config, denominators)
             # DDP averages gradients over ranks; the loss is already divided by all ranks' denominator.
             learner.accelerator.backward(loss * ranks.size)
         finite = finite and part_finite and all_finite(loss.detach())
-        sums["loss"] += float(loss.detach())
-        for name in ("tokens", "clipped", "kl"):
+        for name in _SUMS:
             sums[name] += float(metrics[name])
         ratio_max = max(ratio_max, float(metrics["ratio_max"]))
     pooled = ranks.add_up(sums) | ranks.largest({"ratio_max": ratio_max})
@@ -107,31 +137,40 @@ def accumulate_gradients(learner: Learner, batch: Batch, config: TrainConfig) ->
 
 
 def _part_loss(
-    learner: Learner, part: Batch, algorithm: AlgorithmConfig, denominator: float
+    learner: Learner, part: Batch, config: TrainConfig, denominators: dict[str, float]
 ) -> tuple[Tensor, dict[str, Tensor], bool]:
-    rollouts = part.rollouts
-    inputs = forward_inputs(rollouts)
+    """Policy loss and weighted value loss of a micro-batch in one number, its sums, and whether inputs are finite."""
     with learner.accelerator.autocast():
-        logprobs, entropy = learner.module(**inputs)
-    ref_logprobs = None
-    if learner.reference is not None:
-        with torch.no_grad(), learner.accelerator.autocast():
-            ref_logprobs = learner.reference(**inputs)[0]
+        predicted = learner.module(**forward_inputs(part.rollouts))
     counted = part.loss_mask
-    finite = all_finite(logprobs.detach()[counted], rollouts.logprobs[counted])
+    finite = all_finite(predicted.logprobs.detach()[counted], part.old_logprobs[counted])
     loss, metrics = policy_loss(
-        logprobs,
-        rollouts.logprobs,
+        predicted.logprobs,
+        part.old_logprobs,
         part.advantages,
         counted,
-        algorithm,
-        ref_logprobs=ref_logprobs,
-        entropy=entropy,
-        denominator=denominator,
+        config.loss_algorithm,
+        ref_logprobs=part.ref_logprobs,
+        entropy=predicted.entropy,
+        importance=part.importance,
+        denominator=denominators["loss"],
     )
-    if ref_logprobs is None:
-        difference = torch.where(counted, rollouts.logprobs - logprobs.detach(), 0.0)
-        metrics["kl"] = (difference.expm1() - difference).sum()
+    metrics |= {"loss": loss.detach(), "value_loss": loss.new_zeros(())}
+    if part.ref_logprobs is None:
+        to_sampler = kl_divergence(predicted.logprobs.detach(), part.old_logprobs, "k3")
+        metrics["kl"] = torch.where(counted, to_sampler, 0.0).sum()
+    if part.returns is not None:
+        assert part.old_values is not None and part.value_mask is not None and predicted.values is not None
+        of_values, _ = value_loss(
+            predicted.values,
+            part.old_values,
+            part.returns,
+            part.value_mask,
+            config.algorithm.value_clip_range,
+            denominators["value"],
+        )
+        metrics["value_loss"] = of_values.detach()
+        loss = loss + config.algorithm.value_coef * of_values
     return loss, metrics, finite
 
 

@@ -33,9 +33,9 @@ def gradient(folder: Path) -> None:
     }
     own["prompt_index"] = whole["prompt_index"][rows] - prompts.start
     advantages = own.pop("advantages")
-    batch = build_batch(Rollouts(**own), advantages, mask_truncated=False)
+    batch = build_batch(Rollouts(**own, temperature=config.rollout.temperature), advantages, mask_truncated=False)
     policy = load_policy(config.policy, load_task(config.task))
-    learner = build_learner(policy, config, accelerator, ranks, reference=None)
+    learner = build_learner(policy, config, accelerator, ranks)
     sums, finite = accumulate_gradients(learner, batch, config)
     assert finite
     if ranks.is_first:

@@ -87,9 +87,10 @@ def test_nan_under_the_mask_reaches_neither_loss_nor_gradient(name):
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_everything_masked_gives_zero_loss_and_gradient(name):
-    given = AlgorithmConfig(name=name, constant_length=4)
+    given = AlgorithmConfig(name=name, constant_length=4, kl_coef=0.04, entropy_coef=0.1)
     logprobs = tensor(LOGPROBS).requires_grad_()
-    loss, metrics = policy_loss(logprobs, tensor(OLD), tensor([1.0, -1.0]), torch.zeros_like(MASK), given)
+    beside = {name: tensor(OLD) for name in ("ref_logprobs", "entropy", "importance")}
+    loss, metrics = policy_loss(logprobs, tensor(OLD), tensor([1.0, -1.0]), torch.zeros_like(MASK), given, **beside)
     loss.backward()
     assert loss.item() == 0
     assert torch.equal(logprobs.grad, torch.zeros_like(logprobs))
@@ -139,6 +140,73 @@ def test_gradient_on_policy_is_that_of_reinforce(name):
     torch.testing.assert_close(logprobs.grad, expected, rtol=1e-12, atol=0)
 
 
+def test_dual_clip_bounds_the_loss_of_bad_tokens():
+    given = algorithm(aggregation="token_mean", dual_clip=3.0)
+    logprobs = tensor([[0.0, 0.0, 0.0, 0.0]]).requires_grad_()
+    # ratios 4, 2, 0.5, 4: the last has a positive advantage, which the upper clip bounds already
+    old = -tensor([[4.0, 2.0, 0.5, 4.0]]).log()
+    advantages = tensor([[-1.0, -1.0, -1.0, 1.0]])
+    loss, metrics = policy_loss(logprobs, old, advantages, torch.ones(1, 4, dtype=torch.bool), given)
+    loss.backward()
+    assert loss.item() == pytest.approx((3.0 + 2.0 + 0.8 - 1.28) / 4, abs=1e-12)
+    assert logprobs.grad[0].tolist() == pytest.approx([0.0, 2.0 / 4, 0.0, 0.0], abs=1e-12)
+    assert metrics["clipped"] == 3
+    unbounded = policy_loss(
+        logprobs, old, advantages, torch.ones(1, 4, dtype=torch.bool), algorithm(aggregation="token_mean")
+    )
+    assert unbounded[0].item() == pytest.approx((4.0 + 2.0 + 0.8 - 1.28) / 4, abs=1e-12)
+    assert unbounded[1]["clipped"] == 2
+
+
+def test_importance_weighs_the_policy_term_alone_and_has_no_gradient():
+    given = algorithm(aggregation="token_mean", kl_coef=0.04, entropy_coef=0.1)
+    plain = algorithm(aggregation="token_mean")
+    ref, entropy = torch.full((2, 3), -1.0, dtype=torch.float64), tensor([[0.5, 0.7, 0.9], [1.1, 1.3, 99.0]])
+    weights = tensor([[2.0, 2.0, 2.0], [2.0, 2.0, torch.nan]]).requires_grad_()
+    weighted = loss_of(given, ref_logprobs=ref, entropy=entropy, importance=weights)
+    other_terms = 0.04 * 0.20287039591 - 0.1 * 4.5 / 5
+    assert weighted == pytest.approx(2 * -0.04438645508 + other_terms, abs=1e-9)
+    logprobs = tensor(LOGPROBS).requires_grad_()
+    loss, _ = policy_loss(logprobs, tensor(OLD), tensor([1.0, -1.0]), MASK, plain, importance=weights)
+    loss.backward()
+    assert weights.grad is None and torch.isfinite(logprobs.grad).all()
+
+
+def test_importance_by_token():
+    given = algorithm(aggregation="token_mean")
+    weights = tensor([[0.5, 1.0, 2.0], [3.0, 0.0, 1.0]])
+    ratios = (tensor(LOGPROBS) - tensor(OLD)).exp()
+    # All ratios but the fourth (A < 0, above the upper clip, unbounded) and the second lie inside the clips or keep
+    # their surrogate: r A for A > 0 below, r A for A < 0 above.
+    expected = -(0.5 * ratios[0, 0] + ratios[0, 1] + 2 * ratios[0, 2] - 3 * ratios[1, 0]) / 5
+    assert loss_of(given, importance=weights) == pytest.approx(expected.item(), abs=1e-12)
+
+
+@pytest.mark.parametrize("estimator", ["k1", "k2", "k3"])
+def test_kl_in_the_reward_is_measured_and_not_a_term(estimator):
+    ref = torch.full((2, 3), -1.0, dtype=torch.float64)
+    given = algorithm(aggregation="token_mean", kl_coef=0.04, kl_in="reward", kl_estimator=estimator)
+    loss, metrics = policy_loss(tensor(LOGPROBS), tensor(OLD), tensor([1.0, -1.0]), MASK, given, ref_logprobs=ref)
+    assert loss.item() == pytest.approx(-0.04438645508, abs=1e-9)
+    as_term = algorithm(aggregation="token_mean", kl_coef=0.04, kl_estimator=estimator)
+    with_term, same = policy_loss(tensor(LOGPROBS), tensor(OLD), tensor([1.0, -1.0]), MASK, as_term, ref_logprobs=ref)
+    expected = {"k1": -0.14, "k2": 0.159, "k3": 0.20287039591}[estimator]
+    assert metrics["kl"].item() == same["kl"].item() == pytest.approx(5 * expected, abs=1e-9)
+    assert with_term.item() == pytest.approx(-0.04438645508 + 0.04 * expected, abs=1e-9)
+
+
+def test_clipped_share_is_that_of_all_tokens_over_parts():
+    given = algorithm(aggregation="token_mean")
+    parts = []
+    for num_tokens in (12, 4):
+        ratios = torch.ones(1, num_tokens, dtype=torch.float64)
+        ratios[0, :3] = 2.0
+        mask = torch.ones(1, num_tokens, dtype=torch.bool)
+        parts.append(policy_loss(torch.zeros_like(ratios), -ratios.log(), tensor([1.0]), mask, given)[1])
+    clipped, tokens = (sum(part[name].item() for part in parts) for name in ("clipped", "tokens"))
+    assert clipped / tokens == 0.375
+
+
 def test_clipped_tokens_have_no_gradient_and_are_counted():
     given = algorithm(aggregation="token_mean")
     logprobs = tensor([[0.0, 0.0, 0.0, 0.0]]).requires_grad_()
@@ -162,3 +230,16 @@ def test_huge_differences_stay_finite(name, difference):
     loss, _ = policy_loss(logprobs, old, torch.tensor([-1.0]), mask, given, ref_logprobs=old)
     loss.backward()
     assert torch.isfinite(loss) and torch.isfinite(logprobs.grad).all()
+
+
+@pytest.mark.parametrize("name", PRESETS)
+@pytest.mark.parametrize("difference", [19.9, 79.0])
+def test_a_large_batch_of_huge_ratios_overflows_neither_loss_nor_gradient_norm(name, difference):
+    given = AlgorithmConfig(name=name, constant_length=4, kl_coef=0.04)
+    logprobs = torch.full((512, 1024), -1.0).requires_grad_()
+    old = logprobs.detach() - difference
+    mask = torch.ones(512, 1024, dtype=torch.bool)
+    loss, metrics = policy_loss(logprobs, old, torch.full((512,), -10.0), mask, given, ref_logprobs=-old, denominator=1)
+    loss.backward()
+    assert torch.isfinite(loss) and torch.isfinite(logprobs.grad.norm())
+    assert all(torch.isfinite(value) for value in metrics.values())

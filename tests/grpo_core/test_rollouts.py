@@ -41,7 +41,7 @@ def test_sampler_and_trainer_agree_and_the_first_ratio_is_1(tiny_policy, tempera
     config = CONFIG.model_copy(update={"temperature": temperature})
     rollouts = sample_groups(tiny_policy, PROMPTS, 8, config, generator=seeded())
     assert len(set(rollouts.lengths.tolist())) > 2, "rows must end at different places for finished ones to be dropped"
-    logprobs, trained_entropy = GroupForward(tiny_policy.model, temperature)(**forward_inputs(rollouts))
+    logprobs, trained_entropy, _ = GroupForward(tiny_policy.model)(**forward_inputs(rollouts))
     mask = rollouts.completion_mask
     assert (logprobs - rollouts.logprobs)[mask].abs().max() < 1e-4
     assert (trained_entropy - rollouts.entropy)[mask].abs().max() < 1e-4
@@ -54,8 +54,8 @@ def test_shared_prompt_gradient_equals_the_plain_one(tiny_policy):
     weights = torch.randn(rollouts.completion_ids.shape, dtype=torch.float64, generator=seeded(1))
     gradients = []
     for share_prompts in (True, False):
-        forward = GroupForward(tiny_policy.model, 0.8, share_prompts)
-        logprobs, entropies = forward(**forward_inputs(rollouts))
+        forward = GroupForward(tiny_policy.model, share_prompts)
+        logprobs, entropies, _ = forward(**forward_inputs(rollouts))
         ((logprobs + 0.3 * entropies) * weights)[rollouts.completion_mask].sum().backward()
         gradients.append([weight.grad.clone() for weight in tiny_policy.model.parameters()])
         tiny_policy.model.zero_grad()
@@ -119,7 +119,7 @@ def test_empty_completion_goes_through_sampler_and_trainer(tiny_policy):
     policy = dataclasses.replace(tiny_policy, eos_ids=(first,))
     rollouts = sample_groups(policy, [PROMPTS[0]], 4, CONFIG, greedy=True)
     assert rollouts.lengths.tolist() == [1] * 4
-    logprobs, _ = GroupForward(policy.model, 1.0)(**forward_inputs(rollouts))
+    logprobs = GroupForward(policy.model)(**forward_inputs(rollouts)).logprobs
     assert (logprobs - rollouts.logprobs).abs().max() < 1e-5
 
 
@@ -154,8 +154,8 @@ def test_dropout_is_off(task, tmp_path, tiny_policy):
 
     policy = load_policy(PolicyConfig(name=str(tmp_path)), task)
     rollouts = sample_groups(policy, PROMPTS, 4, CONFIG, generator=seeded())
-    forward = GroupForward(policy.model, 1.0).train()
-    logprobs, _ = forward(**forward_inputs(rollouts))
+    forward = GroupForward(policy.model).train()
+    logprobs = forward(**forward_inputs(rollouts)).logprobs
     assert ((logprobs - rollouts.logprobs)[rollouts.completion_mask].exp() - 1).abs().max() < 1e-4
 
 

@@ -4,7 +4,7 @@ import math
 import pytest
 
 from grpo_core.scoring import score_completions
-from grpo_core.step_metrics import reward_metrics, reward_table
+from grpo_core.step_metrics import reward_metrics
 from grpo_core.tasks import Completion
 
 
@@ -23,18 +23,16 @@ def test_a_completion_without_a_score_leaves_its_group(task, given):
     assert [score.reward for score in scores][0::2] == [1.0, 0.0]
     assert math.isnan(scores[1].reward)
     assert scores[1].fault and "train/0" in scores[1].fault
-    metrics = reward_metrics(scores, group_size=4)
+    metrics = reward_metrics(scores)
     assert metrics["reward/mean"] == pytest.approx(1 / 3)
     assert metrics["reward/unscored"] == 1
-    assert metrics["groups/dead_frac"] == 0
-    assert reward_table(scores, 4)[0].isnan().tolist() == [False, True, False, False]
 
 
-def test_dead_groups_and_parts(task):
+def test_reward_parts_are_averaged(task):
     right = Completion(f"#### {task.train[0].answer}", True, 3)
     cut = Completion(right.text, False, 3)
     scores = score_completions(task, [task.train[0]] * 4, [right, right, right, cut])
-    metrics = reward_metrics(scores, group_size=2)
+    metrics = reward_metrics(scores)
     assert metrics["reward/mean"] == 0.75
     assert metrics["reward/correct"] == 0.75
-    assert metrics["groups/dead_frac"] == 0.5
+    assert metrics["reward/std"] == pytest.approx(math.sqrt(0.75 * 0.25))

@@ -6,7 +6,8 @@ import pytest
 import torch
 from accelerate import Accelerator
 
-from grpo_core.batches import build_batch, micro_batches
+from grpo_core.batches import build_batch, micro_batches, minibatch
+from grpo_core.presets import PRESETS
 from grpo_core.ranks import Ranks
 from grpo_core.rollouts import sample_groups
 from grpo_core.run_setup import build_learner
@@ -18,7 +19,7 @@ PROMPTS = [[5, 9, 12], [7, 30, 41, 8], [11], [20, 21]]
 
 
 def learner_of(policy, config):
-    return build_learner(policy, config, Accelerator(cpu=True), Ranks(0, 1), reference=None)
+    return build_learner(policy, config, Accelerator(cpu=True), Ranks(0, 1))
 
 
 def batch_of(policy, config, mask_truncated=False):
@@ -96,7 +97,7 @@ def test_all_completions_truncated_and_masked_give_no_gradient(tiny_policy):
     assert not changed(tiny_policy, before)
 
 
-@pytest.mark.parametrize("preset", ["grpo", "dr_grpo", "dapo", "gspo", "rloo", "cispo"])
+@pytest.mark.parametrize("preset", PRESETS)
 def test_gradient_does_not_depend_on_the_micro_batch(tiny_policy, preset):
     tiny_policy.model.double()
     gradients, losses = [], []
@@ -145,3 +146,64 @@ def test_learning_rate():
     assert [learning_rate(linear, step) for step in (1, 6, 10)] == pytest.approx([1, 0.5, 0.1])
     cosine = small_config(optim={"lr": 1.0, "lr_schedule": "cosine"}, num_steps=10)
     assert [learning_rate(cosine, step) for step in (1, 6)] == pytest.approx([1, 0.5])
+
+
+def test_minibatches_are_whole_groups_each_once_a_pass(tiny_policy):
+    config = small_config(algorithm={"num_minibatches": 2, "updates_per_batch": 4})
+    batch = batch_of(tiny_policy, config)
+    seen = []
+    for number in range(4):
+        part = minibatch(batch, number, 2, config.seed, 1)
+        assert len(part.rollouts.prompt_ids) == 2 and len(part.advantages) == 8
+        prompts = zip(part.rollouts.prompt_ids, part.rollouts.prompt_mask, strict=True)
+        seen.append(sorted(PROMPTS.index(ids[mask].tolist()) for ids, mask in prompts))
+    assert sorted(seen[0] + seen[1]) == sorted(seen[2] + seen[3]) == [0, 1, 2, 3]
+    orders = [minibatch(batch, 0, 2, seed, 1).rollouts.prompt_ids.tolist() for seed in range(6)]
+    assert any(order != orders[0] for order in orders)
+    assert minibatch(batch, 3, 1, 0, 1) is batch
+
+
+def test_minibatches_of_a_short_batch_are_single_groups(tiny_policy):
+    batch = batch_of(tiny_policy, small_config())
+    parts = [minibatch(batch, number, 8, 0, 1) for number in range(4)]
+    assert [len(part.rollouts.prompt_ids) for part in parts] == [1] * 4
+
+
+def test_later_minibatches_are_off_policy(tiny_policy):
+    config = small_config(algorithm={"num_minibatches": 4, "updates_per_batch": 4}, optim={"lr": 0.01})
+    stats = update_policy(learner_of(tiny_policy, config), batch_of(tiny_policy, config), config)
+    assert stats.ratio_max > 1.001
+
+
+def test_gradients_that_overflow_under_a_loss_scale_lower_it_and_are_tried_again(tiny_policy):
+    config = small_config()
+    learner = learner_of(tiny_policy, config)
+
+    class Scaler:
+        """Stands in for CUDA's: gradients are infinite until the factor has been lowered twice."""
+
+        factor = 4.0
+
+        def scale(self, loss):
+            return loss * self.factor
+
+    scaler = Scaler()
+    accelerator, inner_step = learner.accelerator, learner.optimizer.step
+
+    def unscale(optimizer):
+        for weight in tiny_policy.model.parameters():
+            weight.grad /= scaler.factor
+        if scaler.factor > 1:
+            next(tiny_policy.model.parameters()).grad[0] = torch.inf
+
+    def step():
+        if scaler.factor > 1:
+            scaler.factor /= 2
+        else:
+            inner_step()
+
+    accelerator.scaler, accelerator.unscale_gradients, learner.optimizer.step = scaler, unscale, step
+    before = weights(tiny_policy)
+    stats = update_policy(learner, batch_of(tiny_policy, config), config)
+    assert (stats.num_skipped, scaler.factor) == (0, 1.0)
+    assert changed(tiny_policy, before) and math.isfinite(stats.grad_norm)

@@ -1,0 +1,8 @@
+"""placeholder"""
+
+from contextlib import contextmanager
+
+
+@contextmanager
+def adapters_off(model):
+    yield
