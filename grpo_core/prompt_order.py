@@ -1,6 +1,6 @@
 """Which training problems a step samples: each once an epoch, or those more often whose rewards differ most."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import cycle, islice
 
 import torch
@@ -39,8 +39,7 @@ def problems_of_step(task: Task, config: TrainConfig, step: int, priorities: Map
 def _by_priority(
     problems: Sequence[Problem], config: TrainConfig, step: int, priorities: Mapping[str, float], num_draws: int
 ) -> list[Problem]:
-    unseen = max(priorities.values(), default=UNSEEN_PRIORITY)
-    unseen = max(unseen, UNSEEN_PRIORITY)
+    unseen = max([UNSEEN_PRIORITY, *priorities.values()])
     given = [priorities.get(problem.id, unseen) for problem in problems]
     weights = torch.tensor(given, dtype=torch.float64) ** config.rollout.priority_exponent
     draws = generator(torch.device("cpu"), config.seed, "priority", step)
@@ -54,7 +53,7 @@ def _by_priority(
 
 
 def refill_problems(
-    task: Task, config: TrainConfig, step: int, round_number: int, num_problems: int, exclude: Collection[str]
+    task: Task, config: TrainConfig, step: int, round_number: int, num_problems: int, exclude: set[str]
 ) -> list[Problem]:
     """`num_problems` training problems whose ids are not in `exclude`, for refill `round_number` 1, 2, … of `step`.
 

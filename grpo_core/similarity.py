@@ -1,5 +1,6 @@
 """Groups of completions of similar prompts, for `algorithm.grouping: similarity`."""
 
+import math
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -17,8 +18,8 @@ def similar_groups(texts: Sequence[str], completions_per_text: int, smallest: in
 
     Texts are clustered bottom-up (average linkage of cosine distances between tf-idf weights of words, all numbers
     being one word). The clusters' order puts each cluster's texts side by side; it is cut where the clusters on both
-    sides are further apart than clusters are on average, so far as the bounds allow. Equal texts are parted only
-    where the bounds leave no other way. The same texts always give the same groups.
+    sides are further apart than neighbours are on average, so far as the bounds allow. Equal texts stay together where
+    that order and the bounds allow it. The same texts always give the same groups.
     """
     fewest = max(1, -(-smallest // completions_per_text))
     most = largest // completions_per_text
@@ -26,7 +27,7 @@ def similar_groups(texts: Sequence[str], completions_per_text: int, smallest: in
     assert fewest <= len(texts) and 2 * fewest - 1 <= most, "TrainConfig refuses bounds that can't be kept"
     distinct = list(dict.fromkeys(texts))
     leaves, heights = _dendrogram(distinct) if len(distinct) > 1 else ([0], [])
-    threshold = sum(heights) / max(1, len(heights))
+    threshold = math.fsum(heights) / max(1, len(heights))
 
     places: dict[str, list[int]] = {text: [] for text in distinct}
     for index, text in enumerate(texts):
@@ -36,11 +37,31 @@ def similar_groups(texts: Sequence[str], completions_per_text: int, smallest: in
     for leaf, height in zip(leaves, [0.0, *heights], strict=True):
         equal = places[distinct[leaf]]
         order += equal
-        # Heights are at most 1, so that no other cuts together make up for one between equal texts.
-        gains += [height - threshold, *[-float(len(texts))] * (len(equal) - 1)]
-    starts = _best_cuts(gains, fewest, most)
+        # Heights are at most 1: all other cuts together don't make up for one between equal texts.
+        gains += [round(height - threshold, 9), *[-float(len(texts))] * (len(equal) - 1)]
+    starts = best_cuts(gains, fewest, most)
     ends = [*starts[1:], len(order)]
     return sorted(sorted(order[start:end]) for start, end in zip(starts, ends, strict=True))
+
+
+def best_cuts(gains: Sequence[float], fewest: int, most: int) -> list[int]:
+    """Where the pieces begin that cut `len(gains)` things in a row into `fewest` to `most` each, at the most gain.
+
+    `gains[i]` is the gain of a piece that begins at i. Dynamic programming over the ends of pieces.
+    """
+    best = [0.0] + [float("-inf")] * len(gains)
+    came_from = [0] * (len(gains) + 1)
+    for end in range(fewest, len(gains) + 1):
+        for start in range(max(0, end - most), end - fewest + 1):
+            total = best[start] + gains[start]
+            if total > best[end]:
+                best[end], came_from[end] = total, start
+    starts = []
+    end = len(gains)
+    while end > 0:
+        end = came_from[end]
+        starts.append(end)
+    return starts[::-1]
 
 
 def _dendrogram(texts: list[str]) -> tuple[list[int], list[float]]:
@@ -64,23 +85,3 @@ def _dendrogram(texts: list[str]) -> tuple[list[int], list[float]]:
 
 def _plain(text: str) -> str:
     return re.sub(r"\d+", "0", text.lower())
-
-
-def _best_cuts(gains: Sequence[float], fewest: int, most: int) -> list[int]:
-    """Where the pieces begin that cut `len(gains)` things in a row into `fewest` to `most` each, at the most gain.
-
-    `gains[i]` is the gain of a piece that begins at i. Dynamic programming over the ends of pieces.
-    """
-    best = [0.0] + [float("-inf")] * len(gains)
-    came_from = [0] * (len(gains) + 1)
-    for end in range(fewest, len(gains) + 1):
-        for start in range(max(0, end - most), end - fewest + 1):
-            total = best[start] + gains[start]
-            if total > best[end]:
-                best[end], came_from[end] = total, start
-    starts = []
-    end = len(gains)
-    while end > 0:
-        end = came_from[end]
-        starts.append(end)
-    return starts[::-1]

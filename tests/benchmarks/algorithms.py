@@ -32,6 +32,7 @@ SPACE = "search_spaces/algorithms.yaml"
 def main() -> None:
     """Trains, prints the table, and writes it as JSON where asked."""
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--space", default=SPACE, help="sweep file whose training settings are taken")
     parser.add_argument("--presets", nargs="+", default=list(PRESETS))
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--steps", type=int, default=60)
@@ -39,7 +40,7 @@ def main() -> None:
     parser.add_argument("--gain", type=float, default=0.10, help="least gain in accuracy, mean over seeds")
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
-    base = load_sweep(SPACE, profile="cpu").train
+    base = load_sweep(given.space, profile="cpu").train
     ensure_warm_start(base)
     jobs = [
         config_of(base, preset, seed, given.steps).model_dump(mode="json")

@@ -9,7 +9,7 @@ from grpo_core import metric_names as names
 from grpo_core.checkpoints import all_checkpoints, export_policy, newest_checkpoint
 from grpo_core.metric_names import depends_on_machine
 from grpo_core.run_record import RunRecord, read_metrics, read_rollouts
-from grpo_core.train import Verdict, problems_of_step, train
+from grpo_core.train import Verdict, train
 
 from .conftest import small_config
 
@@ -132,17 +132,6 @@ def test_checkpoints_are_thinned_and_loadable(tmp_path, task):
     assert tokenizer.decode(tokenizer(text)["input_ids"]) == text
     with pytest.raises(ValueError, match="not empty"):
         export_policy(newest_checkpoint(tmp_path), tmp_path / "exported")
-
-
-def test_every_problem_once_an_epoch(task):
-    config = small_config(task={"num_train": 10, "num_validation": 16})
-    from grpo_core.tasks import load_task
-
-    small = load_task(config.task)
-    ids = [problem.id for step in range(1, 6) for problem in problems_of_step(small, config, step)]
-    assert len(ids) == 20
-    assert sorted(ids[:10]) == sorted(ids[10:]) == sorted(problem.id for problem in small.train)
-    assert ids[:10] != ids[10:]
 
 
 def test_five_steps_equal_the_committed_trace(tmp_path):
