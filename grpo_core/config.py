@@ -237,6 +237,11 @@ class TrainConfig(Section):
                 f"algorithm.overlong_buffer_tokens={algorithm.overlong_buffer_tokens}: not shorter than "
                 f"rollout.max_new_tokens={limit}, so that every completion would be overlong; use 1 to {limit - 1}"
             )
+        if self.rollout.priority_exponent > 0 and algorithm.group_size == 1:
+            raise ValueError(
+                f"rollout.priority_exponent={self.rollout.priority_exponent:g}: the spread of rewards in a group of "
+                "algorithm.group_size=1 tells nothing of a problem; use 2 or more completions, or priority_exponent: 0"
+            )
         if algorithm.grouping == "similarity":
             # Groups are made of whole prompts; any number of prompts can be cut when the bounds are this far apart.
             fewest = -(-algorithm.min_similar_group // algorithm.group_size)

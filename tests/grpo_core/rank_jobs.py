@@ -1,20 +1,27 @@
 """What a rank of the two-rank tests runs: `python rank_jobs.py JOB FOLDER` under RANK and WORLD_SIZE."""
 
+import dataclasses
+import itertools
 import json
 import os
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 
+from grpo_core import collection
 from grpo_core import train as training
 from grpo_core.batches import build_batch
+from grpo_core.collection import Collection, collect
 from grpo_core.config import TrainConfig
-from grpo_core.policy import load_policy
+from grpo_core.policy import Policy, load_policy
 from grpo_core.ranks import PeerFailed, Signal, close_ranks, open_ranks
 from grpo_core.rollouts import Rollouts
 from grpo_core.run_setup import build_learner
-from grpo_core.tasks import load_task
+from grpo_core.tasks import Task, load_task
 from grpo_core.train import Verdict, train
 from grpo_core.update import accumulate_gradients
 
@@ -75,12 +82,40 @@ def raises(folder: Path) -> None:
     config = TrainConfig.model_validate_json((folder / "config.json").read_text())
     rank = os.environ["RANK"]
     if rank == "1":
-        training.sample_groups = lambda *_, **__: 1 / 0
+        collection.sample_groups = lambda *_, **__: 1 / 0
     try:
         train(config, run_dir=folder / "run")
     except (PeerFailed, ZeroDivisionError) as error:
         (folder / f"rank{rank}.json").write_text(json.dumps(type(error).__name__))
 
 
+def whole_run(folder: Path) -> None:
+    """A run to its end; its record is rank 0's."""
+    config = TrainConfig.model_validate_json((folder / "config.json").read_text())
+    train(config, run_dir=folder / "run")
+
+
+def uneven(folder: Path) -> None:
+    """Dynamic sampling where only rank 0 finds groups with a signal; each rank writes what came of its step."""
+    config = TrainConfig.model_validate_json((folder / "config.json").read_text())
+    rank = os.environ["RANK"]
+    times = itertools.count()
+    training.collect = partial(collect_scored_by, lambda: float(next(times) % 2) if rank == "0" else 0.0)
+    train(config, run_dir=folder / "run")
+
+
+def collect_scored_by(reward: Callable[[], float], policy: Policy, task: Task, *others: Any) -> Collection:
+    """`collect` with `reward()` in place of the task's score."""
+    scored = dataclasses.replace(task, score=lambda problem, completion: {"correct": reward(), "format": 0.0})
+    return collect(policy, scored, *others)
+
+
 if __name__ == "__main__":
-    {"gradient": gradient, "pruned": pruned, "pooled": pooled, "raises": raises}[sys.argv[1]](Path(sys.argv[2]))
+    {
+        "whole_run": whole_run,
+        "uneven": uneven,
+        "gradient": gradient,
+        "pruned": pruned,
+        "pooled": pooled,
+        "raises": raises,
+    }[sys.argv[1]](Path(sys.argv[2]))

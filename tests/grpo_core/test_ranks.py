@@ -100,6 +100,31 @@ def test_metrics_are_pooled_and_errors_heard(tmp_path):
 
 
 @pytest.mark.slow
+def test_a_rank_without_a_signal_takes_part_in_every_update(tmp_path):
+    knobs = {"dynamic_sampling": True, "max_refills": 1, "updates_per_batch": 2, "num_minibatches": 2}
+    config = two_rank_config(algorithm=knobs)
+    (tmp_path / "config.json").write_text(config.model_dump_json())
+    run_two_ranks("uneven", tmp_path)
+    lines = [json.loads(line)["metrics"] for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert [line["optim/idle_steps"] for line in lines] == [0.0] * 3
+    assert [line["rollout/used_frac"] for line in lines] == [0.5] * 3
+    # Each rank samples its two groups again, though rank 0 lacks none.
+    assert [line["rollout/extra_completions"] for line in lines] == [16.0] * 3
+    assert all(line["optim/grad_norm"] > 0 for line in lines)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("preset", ["ppo", "reinforce_pp"])
+def test_algorithms_of_tokens_run_on_two_ranks(tmp_path, preset):
+    config = two_rank_config(algorithm={"name": preset, "kl_coef": 0.1, "updates_per_batch": 1})
+    (tmp_path / "config.json").write_text(config.model_dump_json())
+    run_two_ranks("whole_run", tmp_path)
+    lines = [json.loads(line)["metrics"] for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert all(math.isfinite(value) for line in lines for value in line.values())
+    assert len(lines) == 3 and all(("loss/value" in line) == (preset == "ppo") for line in lines)
+
+
+@pytest.mark.slow
 def test_a_rank_that_raises_is_heard_by_the_other(tmp_path):
     (tmp_path / "config.json").write_text(two_rank_config().model_dump_json())
     run_two_ranks("raises", tmp_path)
