@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from grpo_core.config import TrainConfig
+from grpo_core.config import AlgorithmConfig, TrainConfig
+from grpo_core.presets import PRESETS
 from sweeps.config import load_sweep
 
 ROOT = Path(__file__).parents[1]
@@ -21,6 +22,7 @@ INSTEAD = {
     "make test": "make --dry-run test",
     "make check": "make --dry-run check",
     "make bench": "make --dry-run bench",
+    "python -m tests.benchmarks.algorithms": "python -m tests.benchmarks.algorithms --help",
     "pip install -e .": "python -c 'import sweeps, reports, mlflow_server, grpo_core'",
     "python -m mlflow_server": (
         "python -m mlflow_server --port 0 & "
@@ -106,6 +108,40 @@ def test_the_example_task_works(monkeypatch):
     task = load_task(TaskConfig(name="parity", num_validation=3))
     assert [problem.answer for problem in task.validation] == ["yes", "no", "yes"]
     assert task.score(task.train[1], Completion(" No ", True, 1)) == {"correct": 1.0}
+
+
+def test_the_example_algorithm_trains(tmp_path):
+    from grpo_core import presets
+    from grpo_core.train import train
+
+    code = next(block for block in blocks(ROOT / "CONTRIBUTING.md", "python") if "reinforce_pp_baseline" in block)
+    given = load_sweep(ROOT / "search_spaces" / "smoke.yaml").train.model_dump()
+    try:
+        exec(code, {})
+        config = TrainConfig.model_validate({**given, "algorithm": {"name": "reinforce_pp_baseline"}})
+        assert (config.algorithm.kl_coef, config.algorithm.advantage_scale) == (0.001, "batch_std")
+        assert train(config, run_dir=tmp_path).status == "complete"
+    finally:
+        presets.PRESETS.pop("reinforce_pp_baseline", None)
+
+
+def test_the_table_of_algorithms_is_that_of_the_presets():
+    text = (ROOT / "docs" / "algorithms.md").read_text().partition("## Presets by knob")[2].partition("\n## ")[0]
+    header, _, *rows = [
+        [cell.strip(" `") for cell in line.strip("|").split("|")] for line in text.splitlines() if line.startswith("|")
+    ]
+    assert header[1:] == list(PRESETS)
+    table = {row[0]: dict(zip(header[1:], row[1:], strict=True)) for row in rows}
+    assert {knob for preset in PRESETS.values() for knob in preset} <= table.keys()
+    for name in PRESETS:
+        algorithm = AlgorithmConfig(name=name)
+        for knob, cells in table.items():
+            if knob.startswith("paper") or cells[name] == "–":
+                continue
+            value = algorithm.high_clip if knob == "clip_range_high" else getattr(algorithm, knob)
+            shown = {True: "yes", False: "no"}[value] if isinstance(value, bool) else value
+            told = shown if isinstance(shown, str) else f"{shown:g}"
+            assert told == cells[name], f"{name}.{knob}"
 
 
 def test_the_example_guard_rule_works(monkeypatch):
