@@ -3,6 +3,7 @@
 A key is a short name (`SHORT_NAMES`) or the dotted path of a TrainConfig field. Optuna is imported where it is used.
 """
 
+import itertools
 from collections.abc import Mapping
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from grpo_core.config import AlgorithmConfig, TrainConfig
 from grpo_core.presets import PRESETS
 from sweeps.sections import Dimension, SweepConfig
-from sweeps.train_fields import SHORT_NAMES, TrainField, field_of, get_value
+from sweeps.train_fields import SHORT_NAMES, TrainField, field_of, get_value, path_of
 
 if TYPE_CHECKING:
     import optuna
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 __all__ = [
     "SHORT_NAMES",
     "apply_params",
+    "covered_params",
     "default_params",
     "distributions",
     "in_order",
@@ -30,11 +32,6 @@ __all__ = [
 ]
 
 Space = Mapping[str, Dimension]
-
-
-def path_of(key: str) -> str:
-    """The dotted TrainConfig path that a search-space key means."""
-    return SHORT_NAMES.get(key, key)
 
 
 def apply_params(train: TrainConfig, params: Mapping[str, Any]) -> TrainConfig:
@@ -64,8 +61,24 @@ def place_params(train: TrainConfig, params: Mapping[str, Any]) -> dict[str, Any
 
 def default_params(config: SweepConfig) -> dict[str, Any]:
     """The file's own value of every searched key that is active at these values: the params of trial 0."""
-    values = {key: get_value(config.train, path_of(key)) for key in config.search_space}
-    return {key: value for key, value in values.items() if is_active(key, config.search_space, values)}
+    return params_of(config.train, config.search_space)
+
+
+def params_of(train: TrainConfig, space: Space) -> dict[str, Any]:
+    """The params that make `train`: its value of every key of the space that is active at these values."""
+    values = {key: get_value(train, path_of(key)) for key in space}
+    return {key: value for key, value in values.items() if is_active(key, space, values)}
+
+
+def covered_params(config: SweepConfig) -> list[dict[str, Any]]:
+    """Params of the trials that `study.cover` asks for: every combination of the covered keys' values, the rest as the
+    file has it under them; trial 0 is among them or not, as its own values say."""
+    covered = config.study.cover
+    if not covered:
+        return []
+    choices = [config.search_space[key].values or () for key in covered]
+    combinations = (dict(zip(covered, values, strict=True)) for values in itertools.product(*choices))
+    return [params_of(apply_params(config.train, each), config.search_space) for each in combinations]
 
 
 def is_active(key: str, space: Space, params: Mapping[str, Any]) -> bool:

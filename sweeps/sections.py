@@ -77,6 +77,8 @@ class StudyConfig(Section):
     pruner: PrunerConfig = PrunerConfig()
     storage: str | None = None
     """Optuna storage URL; None means `study.db` in the study's folder."""
+    cover: tuple[str, ...] = ()
+    """Searched keys with listed values of which every combination is tried first, the rest as the file has it."""
     retries: CountOrZero = 1
     """Times that a trial is started again after a fault of the machine."""
 

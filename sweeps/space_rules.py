@@ -10,7 +10,16 @@ from grpo_core.config import TrainConfig
 from sweeps.dimension_rules import on_grid, shape_mistakes
 from sweeps.known_keys import SYNONYMS
 from sweeps.mistakes import NOTHING, Mistake, dotted, show
-from sweeps.search_space import apply_params, as_choices, default_params, is_active, path_of, place_params, points
+from sweeps.search_space import (
+    apply_params,
+    as_choices,
+    covered_params,
+    default_params,
+    is_active,
+    path_of,
+    place_params,
+    points,
+)
 from sweeps.sections import Dimension, SweepConfig
 from sweeps.train_fields import SHORT_NAMES, field_of, get_value, similar_keys
 from sweeps.validation import translate
@@ -45,6 +54,7 @@ def space_mistakes(config: SweepConfig, ignored: frozenset[str] = frozenset()) -
     whole = [key for key in sound if not fitting[key]]
     mistakes += _pair_mistakes(config, whole)
     mistakes += _default_mistakes(config, whole)
+    mistakes += _cover_mistakes(config, whole)
     if config.study.sampler.name == "grid":
         mistakes += _grid_mistakes(sound)
     return mistakes
@@ -76,9 +86,23 @@ def _key_mistakes(key: str, space: dict[str, Dimension]) -> list[Mistake]:
         fix = f"did you mean {' or '.join(near)}?" if near else f"use {', '.join(SHORT_NAMES)} or a path as optim.beta1"
         return [Mistake(path, NOTHING, f"not a field of train; {fix}")]
     twins = [other for other in space if other != key and path_of(other) == path_of(key)]
-    if twins and list(space).index(key) > list(space).index(twins[0]):
-        return [Mistake(path, NOTHING, f"the same field as search_space.{twins[0]}; keep one of the two")]
+    for twin in twins:
+        if list(space).index(key) > list(space).index(twin) and not _exclude(key, twin, space):
+            rule = (
+                f"the same field as search_space.{twin}; keep one of the two, or give them conditions (when) of which "
+                "at most one holds"
+            )
+            return [Mistake(path, NOTHING, rule)]
     return []
+
+
+def _exclude(one: str, other: str, space: dict[str, Dimension]) -> bool:
+    """Whether the conditions of two keys want different values of one parent, so that they never exist together."""
+    first, second = space[one].when, space[other].when
+    return any(
+        not any(value in as_choices(second[parent]) for value in as_choices(first[parent]))
+        for parent in first.keys() & second.keys()
+    )
 
 
 def _condition_mistakes(key: str, config: SweepConfig, ignored: frozenset[str]) -> list[Mistake]:
@@ -212,6 +236,33 @@ def _default_mistakes(config: SweepConfig, keys: list[str]) -> list[Mistake]:
             )
             mistakes.append(Mistake(path, value, rule, (("search_space", key),)))
     return mistakes
+
+
+def _cover_mistakes(config: SweepConfig, keys: list[str]) -> list[Mistake]:
+    """Covered keys without listed values, more covered settings than trials, and values outside the space."""
+    path = ("study", "cover")
+    for key in config.study.cover:
+        if key not in config.search_space:
+            return [Mistake(path, key, "covers a searched key with listed values; add it to search_space, or drop it")]
+        if config.search_space[key].values is None or config.search_space[key].when:
+            return [Mistake(path, key, "covers a key with values and without a condition; list its values, or drop it")]
+    if not set(config.study.cover) <= set(keys):
+        return []
+    covered = covered_params(config)
+    fresh = [params for params in covered if params != default_params(config)]
+    if len(fresh) + 1 > config.study.n_trials and covered:
+        rule = f"{len(fresh)} settings and trial 0 are more than n_trials; raise it to {len(fresh) + 1} or more"
+        return [Mistake(("study", "n_trials"), config.study.n_trials, rule, (path,))]
+    for params in fresh:
+        for key, value in params.items():
+            if key in keys and not _contains(key, config.search_space[key], value, config):
+                named = ", ".join(f"{each}={show(params[each])}" for each in config.study.cover)
+                rule = (
+                    f"the covered trial with {named} runs {path_of(key)}={show(value)}, which is outside "
+                    f"{config.search_space[key].show()}; widen it, or set train.{path_of(key)} inside"
+                )
+                return [Mistake(("search_space", key), NOTHING, rule, (path,))]
+    return []
 
 
 def _contains(key: str, dimension: Dimension, value: Any, config: SweepConfig) -> bool:

@@ -16,7 +16,7 @@ from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from sweeps.grid import combinations
 from sweeps.sampling import READS_ONLY_COMPLETE, build_pruner, build_sampler
-from sweeps.search_space import default_params, suggest
+from sweeps.search_space import covered_params, default_params, suggest
 from sweeps.sections import SweepConfig
 from sweeps.study_folder import StudyFolder, TrialFolder
 from sweeps.study_storage import open_storage, patiently
@@ -70,6 +70,7 @@ class SweepStudy:
         self._handed_out: dict[int, optuna.Trial] = {}
         if not self._trials():
             self._rebuild()
+        self._queue_covered()
         self._study.sampler = build_sampler(config, num_trials=len(self._trials()))
         for trial in self._trials():
             outcome = folder.trial(trial.number).outcome()
@@ -154,11 +155,12 @@ class SweepStudy:
             if twins and self._skip_for_another(trial, twins[0], trials):
                 return None
             is_default = number == 0 and params == default_params(self.config)
+            is_covered = _key(params) in {_key(covered) for covered in covered_params(self.config)}
             draw = Draw(
                 number=number,
                 params=params,
                 distributions={name: distribution_to_json(value) for name, value in trial.distributions.items()},
-                source="defaults" if is_default else "sampler",
+                source="defaults" if is_default else "cover" if is_covered else "sampler",
                 seed=self.config.train.seed + len(twins),
                 repeat_of=twins[0] if twins else None,
             )
@@ -223,6 +225,15 @@ class SweepStudy:
             self._study.enqueue_trial(default_params(self.config))
         for number in range(0 if 0 in folders else 1, max(folders, default=-1) + 1):
             self._study.add_trial(self._from_disk(folders[number]) if number in folders else _skipped_trial())
+
+    def _queue_covered(self) -> None:
+        """Queues the settings of `study.cover` that no trial ran and that are not queued yet."""
+        trials = self._trials()
+        known = {_key(trial.params) for trial in trials}
+        known |= {_key(trial.system_attrs.get("fixed_params", {})) for trial in trials}
+        for params in covered_params(self.config):
+            if _key(params) not in known:
+                self._study.enqueue_trial(params)
 
     def _from_disk(self, folder: TrialFolder) -> FrozenTrial:
         record, outcome = folder.params(), folder.outcome()

@@ -18,6 +18,8 @@ SHORT_NAMES = {
     "reward_scale": "algorithm.reward_scale",
     "lr": "optim.lr",
 }
+#: Between a search-space key and its label; a character that Optuna and MLflow take in names and no path has.
+LABEL = "/"
 
 
 @dataclass(frozen=True)
@@ -65,9 +67,18 @@ def union_members(annotation: Any) -> list[Any]:
     return [annotation]
 
 
+def path_of(key: str) -> str:
+    """The dotted TrainConfig path that a search-space key means, its label left out: `clip_range/gspo` is a clip range.
+
+    A label tells keys of one field apart that are drawn from other ranges under other conditions.
+    """
+    name = key.partition(LABEL)[0]
+    return SHORT_NAMES.get(name, name)
+
+
 def field_of(key: str) -> TrainField | None:
     """The field that a search-space key means, or None; `task.reward_weights.<part>` is a number too."""
-    path = SHORT_NAMES.get(key, key)
+    path = path_of(key)
     found = train_fields().get(path)
     if found is None and "." in path:
         parent, _, leaf = path.rpartition(".")
