@@ -15,6 +15,8 @@ from sweeps.train_fields import get_value
 #: Combinations of searched knobs, and values of one, that are looked at.
 MAX_VARIANTS = 400
 MAX_VALUES = 16
+#: Where the knobs are that decide whether another is read.
+AREAS = ("algorithm.", "rollout.temperature")
 #: Knobs whose value changes nothing about what the others do.
 NUMBERS = ("algorithm.group_size", "algorithm.reward_scale")
 
@@ -46,9 +48,9 @@ class Sweep:
 
     @cached_property
     def variants(self) -> list[TrainConfig]:
-        """TrainConfigs of trials, over the values or ends of the searched knobs of the algorithm; at least the base."""
+        """TrainConfigs of trials, over the values or ends of the searched knobs; at least the base."""
         space = self.config.search_space
-        keys = [key for key in in_order(space) if path_of(key).startswith("algorithm.") and path_of(key) not in NUMBERS]
+        keys = [key for key in in_order(space) if path_of(key).startswith(AREAS) and path_of(key) not in NUMBERS]
         # The last of a product vary first, and words say more about an algorithm than numbers.
         keys.sort(key=lambda key: space[key].values is not None)
         choices = [[(key, value) for value in self._values(key)] for key in keys]
@@ -74,7 +76,11 @@ class Sweep:
 
     def searched(self, path: str) -> str | None:
         """The search-space key that varies a field, or None."""
-        return next((key for key in self.config.search_space if path_of(key) == path), None)
+        return next(iter(self.keys_of(path)), None)
+
+    def keys_of(self, path: str) -> list[str]:
+        """The search-space keys that vary a field; several where labels tell them apart."""
+        return [key for key in self.config.search_space if path_of(key) == path]
 
     def place(self, path: str) -> str:
         """Where the file sets a field: its search-space key, or its path under train."""
@@ -82,7 +88,7 @@ class Sweep:
         return f"search_space.{key}" if key else f"train.{path}"
 
     def turned(self, path: str) -> bool:
-        """Whether a field of `algorithm` is searched, or set to something else than its preset has."""
+        """Whether a field is searched, or set to something else than the algorithm's preset has."""
         train = self.config.train
         preset = TrainConfig.model_validate({"algorithm": {"name": train.algorithm.name}})
         return self.searched(path) is not None or get_value(train, path) != get_value(preset, path)

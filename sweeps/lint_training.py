@@ -2,12 +2,34 @@
 
 from collections.abc import Callable, Iterator
 
+from grpo_core.config import TrainConfig
 from sweeps.findings import Finding, Sweep, idle
+from sweeps.knobs import KNOBS
 
-#: Terms of the loss beside the policy term; a new one belongs here, since reward_scale weighs against it.
-OTHER_LOSS_TERMS = ("algorithm.kl_coef", "algorithm.entropy_coef")
 #: A length-normalised ratio of sequences moves by thousandths in an update (GSPO clips at 3e-4).
 WIDE_SEQUENCE_CLIP = 0.02
+#: Knobs that only cut off what leaves the old policy behind.
+CLIPS = ("clip_range", "clip_range_high", "dual_clip", "ratio_cap", "value_clip_range")
+
+
+def unread(sweep: Sweep) -> Iterator[Finding]:
+    """A knob that no trial reads is a mistake; one that some don't read wants a condition."""
+    for path, knob in KNOBS.items():
+        if not sweep.turned(path):
+            continue
+        readers = [train for train in sweep.variants if knob.is_read(train)]
+        names = list(dict.fromkeys(train.algorithm.name for train in sweep.variants))
+        if not readers:
+            message = f"{', '.join(names)} never reads it: read when {knob.when}; change that, or drop the key"
+            yield Finding("error", sweep.place(path), message, idle=True)
+            continue
+        for key in sweep.keys_of(path):
+            if len(readers) == len(sweep.variants) or sweep.config.search_space[key].when:
+                continue
+            reading = list(dict.fromkeys(train.algorithm.name for train in readers))
+            fix = f"{{algorithm.name: [{', '.join(reading)}]}}" if len(names) > len(reading) else f"… ({knob.when})"
+            message = f"matters only when {knob.when}; add when: {fix}"
+            yield Finding("warning", f"search_space.{key}", message)
 
 
 def reward_scale(sweep: Sweep) -> Iterator[Finding]:
@@ -16,38 +38,43 @@ def reward_scale(sweep: Sweep) -> Iterator[Finding]:
     if not sweep.turned(path):
         return
     scales = sweep.possible("algorithm.advantage_scale")
-    if "none" not in scales:
-        message = (
-            f"advantages are divided by their standard deviation ({', '.join(sorted(scales))}), which takes "
-            "the scale out again; set train.algorithm.advantage_scale: none, or drop the key"
-        )
-        yield idle(sweep.place(path), message)
-    elif all(sweep.possible(term) == {0.0} for term in OTHER_LOSS_TERMS):
-        message = (
-            "AdamW divides gradients by their own size, so a factor on the whole loss cancels, but for what "
-            "max_grad_norm clips; set train.algorithm.entropy_coef or kl_coef above 0, or drop the key"
-        )
+    if not any(map(_scale_weighs, sweep.variants)):
+        if "none" in scales:
+            message = (
+                "AdamW divides gradients by their own size, so a factor on the whole loss cancels, but for what "
+                "max_grad_norm clips; set train.algorithm.entropy_coef or kl_coef above 0, or drop the key"
+            )
+        else:
+            message = (
+                f"advantages are divided by their standard deviation ({', '.join(sorted(scales))}), which takes "
+                "the scale out again; set train.algorithm.advantage_scale: none, or drop the key"
+            )
         yield idle(sweep.place(path), message)
     elif len(scales) > 1 and sweep.searched(path):
         message = "matters only under advantage_scale none; add when: {algorithm.advantage_scale: none}"
         yield Finding("warning", sweep.place(path), message)
 
 
+def _scale_weighs(train: TrainConfig) -> bool:
+    """Whether something that a trial learns from does not grow with its rewards."""
+    algorithm = train.algorithm
+    # A cost that is taken off the rewards, or a value head that must follow them, is there before they are divided.
+    before = (algorithm.kl_in == "reward" and algorithm.kl_coef > 0) or algorithm.baseline == "value"
+    beside = algorithm.kl_coef > 0 or algorithm.entropy_coef > 0 or algorithm.entropy_target is not None
+    return before or (beside and algorithm.advantage_scale == "none")
+
+
 def clip_range(sweep: Sweep) -> Iterator[Finding]:
-    """No ratio leaves 1 in the only update of a batch, so no clip range is reached; CISPO has its own cap."""
-    for path in ("algorithm.clip_range", "algorithm.clip_range_high", "algorithm.ratio_cap"):
-        if not sweep.turned(path):
-            continue
-        clipping = "weight" if path == "algorithm.ratio_cap" else "surrogate"
-        if sweep.possible("algorithm.updates_per_batch") == {1}:
+    """No ratio leaves 1 in the only update of a batch, so no clip range is reached."""
+    if sweep.possible("algorithm.updates_per_batch") != {1}:
+        return
+    for name in CLIPS:
+        path = f"algorithm.{name}"
+        if sweep.turned(path) and any(KNOBS[path].is_read(train) for train in sweep.variants):
             message = (
                 "the only update of a batch is on-policy, every ratio is 1 and nothing is clipped; "
                 "set train.algorithm.updates_per_batch to 2 or more, or drop the key"
             )
-            yield idle(sweep.place(path), message)
-        elif clipping not in sweep.possible("algorithm.clipping"):
-            other = "clip_range" if path == "algorithm.ratio_cap" else "ratio_cap"
-            message = f"clipping is never {clipping}, which alone reads it; turn {other} instead"
             yield idle(sweep.place(path), message)
 
 
@@ -73,23 +100,25 @@ def sequence_ratio(sweep: Sweep) -> Iterator[Finding]:
         yield Finding("warning", sweep.place("algorithm.aggregation"), message)
 
 
-def constant_length(sweep: Sweep) -> Iterator[Finding]:
-    """The divisor of one aggregation has no place in another."""
-    path = "algorithm.constant_length"
-    if sweep.turned(path) and "constant" not in sweep.possible("algorithm.aggregation"):
-        found = ", ".join(sorted(sweep.possible("algorithm.aggregation")))
-        message = f"it has no place under aggregation {found}; set aggregation: constant, or drop the key"
-        yield idle(sweep.place(path), message)
-
-
 def kl_estimator(sweep: Sweep) -> Iterator[Finding]:
-    """An estimator without a weight does nothing; k1 has a gradient of zero mean."""
-    path = "algorithm.kl_estimator"
-    if sweep.turned(path) and sweep.possible("algorithm.kl_coef") == {0.0}:
-        yield idle(sweep.place(path), "kl_coef is 0; set it above 0, or drop the key")
-    elif any(t.algorithm.kl_coef > 0 and t.algorithm.kl_estimator == "k1" for t in sweep.variants):
+    """k1 in the loss has a gradient of zero mean."""
+    in_loss = [train.algorithm for train in sweep.variants if train.algorithm.kl_in == "loss"]
+    if any(algorithm.kl_coef > 0 and algorithm.kl_estimator == "k1" for algorithm in in_loss):
         message = "the gradient of k1 in the loss is zero on average, so it holds nothing back; use k3 or k2"
-        yield Finding("warning", sweep.place(path), message)
+        yield Finding("warning", sweep.place("algorithm.kl_estimator"), message)
+
+
+def kl_in_divided_rewards(sweep: Sweep) -> Iterator[Finding]:
+    """A group of equal rewards is told apart by its KL alone, which dividing by the group's own spread blows up."""
+    for train in sweep.variants:
+        algorithm = train.algorithm
+        if algorithm.kl_in == "reward" and algorithm.kl_coef > 0 and algorithm.advantage_scale == "group_std":
+            message = (
+                "with kl_in reward, a group of equal rewards differs by its KL alone, and group_std makes that as "
+                "large as any other signal; use kl_in: loss, or advantage_scale none or batch_std"
+            )
+            yield Finding("warning", sweep.place("algorithm.kl_in"), message)
+            return
 
 
 def warm_start(sweep: Sweep) -> Iterator[Finding]:
@@ -117,12 +146,13 @@ def lr_warmup(sweep: Sweep) -> Iterator[Finding]:
 
 
 TRAINING_RULES: tuple[Callable[[Sweep], Iterator[Finding]], ...] = (
+    unread,
     reward_scale,
     clip_range,
     sequence_clip,
     sequence_ratio,
-    constant_length,
     kl_estimator,
+    kl_in_divided_rewards,
     warm_start,
     lr_warmup,
 )

@@ -78,7 +78,8 @@ class StudyConfig(Section):
     storage: str | None = None
     """Optuna storage URL; None means `study.db` in the study's folder."""
     cover: tuple[str, ...] = ()
-    """Searched keys with listed values of which every combination is tried first, the rest as the file has it."""
+    """Searched keys with listed values of which every combination is tried first, the rest as the file has it; these
+    trials are not pruned for falling behind."""
     retries: CountOrZero = 1
     """Times that a trial is started again after a fault of the machine."""
 

@@ -116,8 +116,11 @@ class SweepStudy:
         trial = self._handed_out[number]
         if step not in self._frozen(number).intermediate_values:
             patiently(lambda: trial.report(value, step))
-        # A trial at its last step has cost all that it can cost.
-        return step < self.config.train.num_steps and self._pruner.prune(self._study, self._frozen(number))
+        # A trial at its last step has cost all that it can cost; covered settings are there to be compared, all of them
+        # at their full length.
+        if step >= self.config.train.num_steps or self._is_covered(trial.params):
+            return False
+        return self._pruner.prune(self._study, self._frozen(number))
 
     def tell(self, outcome: dict[str, Any]) -> None:
         """Ends a trial as its outcome record says; a second telling changes nothing."""
@@ -155,12 +158,11 @@ class SweepStudy:
             if twins and self._skip_for_another(trial, twins[0], trials):
                 return None
             is_default = number == 0 and params == default_params(self.config)
-            is_covered = _key(params) in {_key(covered) for covered in covered_params(self.config)}
             draw = Draw(
                 number=number,
                 params=params,
                 distributions={name: distribution_to_json(value) for name, value in trial.distributions.items()},
-                source="defaults" if is_default else "cover" if is_covered else "sampler",
+                source="defaults" if is_default else "sampler" if twins or not self._is_covered(params) else "cover",
                 seed=self.config.train.seed + len(twins),
                 repeat_of=twins[0] if twins else None,
             )
@@ -231,9 +233,16 @@ class SweepStudy:
         trials = self._trials()
         known = {_key(trial.params) for trial in trials}
         known |= {_key(trial.system_attrs.get("fixed_params", {})) for trial in trials}
-        for params in covered_params(self.config):
-            if _key(params) not in known:
+        for key, params in self._covered.items():
+            if key not in known:
                 self._study.enqueue_trial(params)
+
+    def _is_covered(self, params: dict[str, Any]) -> bool:
+        return _key(params) in self._covered
+
+    @cached_property
+    def _covered(self) -> dict[str, dict[str, Any]]:
+        return {_key(params): params for params in covered_params(self.config)}
 
     def _from_disk(self, folder: TrialFolder) -> FrozenTrial:
         record, outcome = folder.params(), folder.outcome()

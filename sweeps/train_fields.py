@@ -96,7 +96,7 @@ def similar_keys(key: str, count: int = 3) -> list[str]:
     by_leaf = {name.rpartition(".")[2]: name for name in reversed(names)}
     close = difflib.get_close_matches(key, names, n=count, cutoff=0.6)
     close += [by_leaf[match] for match in difflib.get_close_matches(leaf, by_leaf, n=count, cutoff=0.7)]
-    return list(dict.fromkeys(same_leaf + close))[:count]
+    return same_leaf[:count] or list(dict.fromkeys(close))[:count]
 
 
 def get_value(train: TrainConfig, path: str) -> Any:

@@ -15,6 +15,7 @@ from grpo_core.presets import PRESETS
 from sweeps.config import load_sweep
 
 ROOT = Path(__file__).parents[1]
+DASH = "\N{EN DASH}"
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 # What takes minutes, installs, or never ends is checked another way; the rest runs as printed.
 INSTEAD = {
@@ -136,7 +137,7 @@ def test_the_table_of_algorithms_is_that_of_the_presets():
     for name in PRESETS:
         algorithm = AlgorithmConfig(name=name)
         for knob, cells in table.items():
-            if knob.startswith("paper") or cells[name] == "–":
+            if knob.startswith("paper") or cells[name] == DASH:
                 continue
             value = algorithm.high_clip if knob == "clip_range_high" else getattr(algorithm, knob)
             shown = {True: "yes", False: "no"}[value] if isinstance(value, bool) else value

@@ -2,6 +2,7 @@ from typing import Any
 
 import pytest
 
+from sweeps.knobs import KNOBS
 from sweeps.lint import Finding, lint
 from sweeps.sections import SweepConfig
 
@@ -82,10 +83,12 @@ def test_clip_range_cannot_matter_in_a_single_update():
 
 def test_each_way_of_clipping_reads_its_own_knob():
     cispo = algorithm(name="cispo", aggregation="token_mean", clipping="weight")
-    assert keys({**search(**CLIP), **cispo}) == [("warning", "search_space.clip_range")]
+    assert keys({**search(**CLIP), **cispo}) == [("error", "search_space.clip_range")]
     cap = {"algorithm.ratio_cap": {"values": [2.0, 5.0]}}
     assert keys({**search(**cap), **cispo}) == []
-    assert keys(search(**cap)) == [("warning", "search_space.algorithm.ratio_cap")]
+    (finding,) = findings(search(**cap))
+    assert (finding.level, finding.key) == ("error", "search_space.algorithm.ratio_cap")
+    assert finding.message == "grpo never reads it: read when clipping is weight; change that, or drop the key"
 
 
 def test_a_combination_that_needs_several_searched_knobs_is_found():
@@ -133,11 +136,68 @@ def test_sequence_ratios_belong_to_sequence_means_and_tiny_clips():
 
 
 def test_knobs_that_another_setting_switches_off():
-    assert keys(algorithm(constant_length=8)) == [("warning", "train.algorithm.constant_length")]
+    assert keys(algorithm(constant_length=8)) == [("error", "train.algorithm.constant_length")]
     assert keys(algorithm(constant_length=8, aggregation="constant")) == []
-    assert keys(algorithm(kl_estimator="k2")) == [("warning", "train.algorithm.kl_estimator")]
+    assert keys(algorithm(kl_estimator="k2")) == [("error", "train.algorithm.kl_estimator")]
     assert keys(algorithm(kl_estimator="k2", kl_coef=0.1)) == []
     assert keys(algorithm(kl_estimator="k1", kl_coef=0.1)) == [("warning", "train.algorithm.kl_estimator")]
+
+
+# A value that a knob doesn't have by default, and what makes an algorithm read it.
+SWITCHES = {
+    "algorithm.gamma": (0.9, {"credit": "token"}),
+    "algorithm.gae_lambda": (0.9, {"credit": "token"}),
+    "algorithm.value_coef": (0.3, {"credit": "token", "baseline": "value"}),
+    "algorithm.value_clip_range": (0.3, {"credit": "token", "baseline": "value"}),
+    "algorithm.clip_range": (0.3, {"clipping": "surrogate"}),
+    "algorithm.clip_range_high": (0.3, {"clipping": "surrogate"}),
+    "algorithm.dual_clip": (3.0, {"clipping": "surrogate"}),
+    "algorithm.ratio_cap": (3.0, {"clipping": "weight"}),
+    "algorithm.constant_length": (9, {"aggregation": "constant"}),
+    "algorithm.min_similar_group": (16, {"grouping": "similarity"}),
+    "algorithm.max_similar_group": (32, {"grouping": "similarity"}),
+    "algorithm.max_refills": (2, {"dynamic_sampling": True}),
+    "algorithm.overlong_buffer_tokens": (9, {"overlong_penalty": 1.0}),
+    "algorithm.kl_estimator": ("k2", {"kl_coef": 0.1}),
+    "algorithm.kl_in": ("reward", {"kl_coef": 0.1}),
+    "algorithm.entropy_coef_step": (0.1, {"entropy_target": 0.7}),
+    "rollout.temperature_min": (0.5, {"temperature_decay": 0.9}),
+}
+
+
+@pytest.mark.parametrize("path", KNOBS)
+def test_a_knob_that_nothing_reads_is_refused_and_one_that_is_read_is_not(path):
+    value, switch = SWITCHES[path]
+    section, name = path.split(".")
+    off = {"clipping": "weight"} if "clipping" in switch and switch["clipping"] == "surrogate" else {}
+    assert ("error", f"train.{path}") in keys({"train": {section: {name: value, **off}}})
+    assert keys({"train": {section: {name: value, **switch}}}) == []
+
+
+def test_a_knob_that_some_algorithms_read_wants_a_condition():
+    names = {"algorithm.name": {"values": ["grpo", "ppo", "cispo"]}}
+    value = {"algorithm.value_coef": {"min": 0.1, "max": 1.0}}
+    given = {"train": {"algorithm": {"advantage_scale": "group_std", "entropy_coef": 0.0}}}
+    sweep = SweepConfig.model_validate(
+        {**HEALTHY, "train": {"warm_start": {"num_steps": 500}, **given["train"]}, "search_space": {**names, **value}}
+    )
+    (finding,) = lint(sweep)
+    assert (finding.level, finding.key) == ("warning", "search_space.algorithm.value_coef")
+    assert finding.message == "matters only when baseline is value; add when: {algorithm.name: [ppo]}"
+    value["algorithm.value_coef"]["when"] = {"algorithm.name": "ppo"}
+    assert lint(SweepConfig.model_validate({**sweep.dump(), "search_space": {**names, **value}})) == []
+
+
+def test_kl_in_the_reward_beside_divided_advantages():
+    knobs = {"kl_in": "reward", "kl_coef": 0.1, "kl_estimator": "k1"}
+    assert keys(algorithm(**knobs)) == []
+    assert keys(algorithm(**knobs, advantage_scale="group_std")) == [("warning", "train.algorithm.kl_in")]
+
+
+def test_reward_scale_weighs_against_what_is_there_before_the_advantages_are_divided():
+    divided = {"advantage_scale": "batch_std"}
+    assert keys({**search(**SCALE), **algorithm(**divided, kl_in="reward", kl_coef=0.1)}) == []
+    assert keys({**search(**SCALE), **algorithm(**divided, credit="token", baseline="value")}) == []
 
 
 def test_warm_start_is_for_the_tiny_policy():

@@ -103,12 +103,12 @@ def in_space(folder: Path, entry: str, train: str = "") -> list[str]:
         (
             "algorithm.baseline: {min: 0, max: 1}",
             "4: search_space.algorithm.baseline: algorithm.baseline has no range; "
-            "use values: [mean, median, leave_one_out, none]",
+            "use values: [mean, median, leave_one_out, batch_mean, value, none]",
         ),
         (
             "algorithm.baseline: {values: [mean, leave_one]}",
             "4: search_space.algorithm.baseline.values=leave_one: not one of the choices; "
-            "did you mean leave_one_out? use mean, median, leave_one_out, none",
+            "did you mean leave_one_out? use mean, median, leave_one_out, batch_mean, value, none",
         ),
         (
             "clip_range: {min: -0.1, max: 0.3}",
@@ -135,7 +135,7 @@ def in_space(folder: Path, entry: str, train: str = "") -> list[str]:
         ("algorithm: {values: [1]}", "4: search_space.algorithm: not a field of train;"),
         (
             "optim.lr: {values: [1e-4]}",
-            "4: search_space.optim.lr: the same field as search_space.lr; keep one of the two",
+            "4: search_space.optim.lr: the same field as search_space.lr; keep one of the two, or give them conditions",
         ),
         ("compute.num_ranks: {values: [1, 2]}", "4: search_space.compute.num_ranks: belongs to the machine,"),
         ("task.reward_weights: {values: [1]}", "4: search_space.task.reward_weights: not a field of train;"),
