@@ -30,6 +30,8 @@ class Cost:
     """What one trial spends when it runs to its last step."""
 
     num_completions: int
+    max_completions: int
+    """Where every round of dynamic sampling is spent; else `num_completions`."""
     num_eval_completions: int
     num_updates: int
     max_tokens: int
@@ -43,12 +45,14 @@ def trial_cost(train: TrainConfig, step_s: float | None, eval_s: float | None) -
     num_evals = len({*range(train.eval.every, train.num_steps + 1, train.eval.every), train.num_steps})
     per_eval = train.eval.num_problems * (train.eval.samples_per_problem + train.eval.greedy)
     trained, evaluated = train.num_steps * train.rollout.completions_per_step, num_evals * per_eval
+    refills = train.algorithm.max_refills if train.algorithm.dynamic_sampling else 0
     known = step_s is not None and eval_s is not None
     return Cost(
         num_completions=trained,
+        max_completions=trained * (1 + refills),
         num_eval_completions=evaluated,
         num_updates=train.num_steps * train.algorithm.updates_per_batch,
-        max_tokens=(trained + evaluated) * train.rollout.max_new_tokens,
+        max_tokens=(trained * (1 + refills) + evaluated) * train.rollout.max_new_tokens,
         time_s=train.num_steps * step_s + num_evals * eval_s if known and step_s and eval_s else None,
     )
 
@@ -76,8 +80,10 @@ def print_plan(config: SweepConfig, runs_dir: str | Path, write: Callable[[str],
     write(f"trial 0: {settings(default_params(config))} (the file's own values)")
     measured, source = _measurements(config, Path(runs_dir))
     cost = trial_cost(train, measured.get(TIME_STEP_S), measured.get(TIME_EVAL_S))
+    refilled = f", {cost.max_completions:,} at most" if cost.max_completions > cost.num_completions else ""
     write(
-        f"a trial: {train.num_steps} steps, {cost.num_updates} updates, {cost.num_completions:,} training completions"
+        f"a trial: {train.num_steps} steps, {cost.num_updates} updates, "
+        f"{cost.num_completions:,} training completions{refilled}"
     )
     write(f"  {cost.num_eval_completions:,} evaluation completions, at most {cost.max_tokens:,} sampled tokens")
     for line in _time_lines(config, cost, capacity, source):

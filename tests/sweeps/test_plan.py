@@ -35,8 +35,10 @@ def plan(config: SweepConfig, runs_dir: Path) -> list[str]:
 def test_the_cost_of_a_trial() -> None:
     # Evaluations at steps 20, 40 and 50, of 100 problems with 4 samples and a greedy one.
     cost = trial_cost(TrainConfig.model_validate(TRAIN), step_s=0.5, eval_s=4.0)
-    assert cost == Cost(6400, 1500, 100, (6400 + 1500) * 64, 50 * 0.5 + 3 * 4.0)
+    assert cost == Cost(6400, 6400, 1500, 100, (6400 + 1500) * 64, 50 * 0.5 + 3 * 4.0)
     assert trial_cost(TrainConfig.model_validate(TRAIN), None, None).time_s is None
+    refilled = {**TRAIN, "algorithm": {"name": "dapo", "max_refills": 2}}
+    assert trial_cost(TrainConfig.model_validate(refilled), None, None).max_tokens == (3 * 6400 + 1500) * 64
 
 
 def test_a_plan_takes_its_times_from_the_studys_own_preflight(tmp_path: Path) -> None:
