@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from grpo_core import train as training
-from grpo_core.batches import build_batch
+from grpo_core.credit import learning_batch
 from grpo_core.run_record import read_metrics
 from grpo_core.train import Verdict, train
 from sweeps.config import load_sweep
@@ -23,16 +23,16 @@ def test_a_loss_that_becomes_nan_ends_the_trial_at_that_step(tmp_path: Path, mon
     def poisoned(*given):  # the third rollout batch has an advantage that is not a number
         nonlocal steps_done
         steps_done += 1
-        batch = build_batch(*given)
+        batch, metrics = learning_batch(*given)
         if steps_done == 3:
             batch.advantages[0] = torch.nan
-        return batch
+        return batch, metrics
 
     def on_step(step: int, metrics: dict[str, float]) -> Verdict | None:
         breach = guard.check(step, metrics)
         return None if breach is None else Verdict("prune", dataclasses.asdict(breach))
 
-    monkeypatch.setattr(training, "build_batch", poisoned)
+    monkeypatch.setattr(training, "learning_batch", poisoned)
     longer = config.train.model_copy(update={"num_steps": 6})
     result = train(longer, run_dir=tmp_path, on_step=on_step)
     assert (result.status, result.last_step) == ("pruned", 3)
