@@ -5,7 +5,15 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
-from grpo_core.metric_names import EVAL_ACCURACY, OPTIM_GRAD_NORM, POLICY_ENTROPY, REWARD_MEAN
+from grpo_core.metric_names import (
+    EVAL_ACCURACY,
+    LOSS_VALUE,
+    OPTIM_GRAD_NORM,
+    POLICY_ENTROPY,
+    POLICY_KL,
+    REWARD_MEAN,
+    VALUE_EXPLAINED_VARIANCE,
+)
 from reports import formats, theme
 from reports.curve_guides import guides, limits_caption
 from reports.estimates import Z95
@@ -42,6 +50,12 @@ def curve_figures(study: Study) -> list[theme.Figure]:
         _Chart(POLICY_ENTROPY, "Entropy", f"{POLICY_ENTROPY} [nats per token]", entropy),
         _Chart(OPTIM_GRAD_NORM, "Gradient norm", f"{OPTIM_GRAD_NORM} [log scale]", norm, is_log=True),
     ]
+    if study.train("algorithm", "kl_coef") or any(each.name.endswith("kl_coef") for each in study.dimensions):
+        kl = "From the reference policy, per token, by the estimator of the trial."
+        charts.append(_Chart(POLICY_KL, "KL to the reference", f"{POLICY_KL} [nats per token]", kl))
+    head = "Trials with a value head: 1 is perfect, 0 no better than a constant."
+    charts.append(_Chart(VALUE_EXPLAINED_VARIANCE, "Explained variance", VALUE_EXPLAINED_VARIANCE, head))
+    charts.append(_Chart(LOSS_VALUE, "Value loss", LOSS_VALUE, "Of the value head, in a step's last update."))
     for metric in dict.fromkeys((study.objective, EVAL_ACCURACY)):
         name = formats.metric(metric).capitalize()
         caption = "On the validation problems; bars are 95% intervals, the dotted line is the base policy."

@@ -16,6 +16,7 @@ from markupsafe import Markup
 
 from grpo_core.metric_names import POLICY_ENTROPY
 from reports import formats
+from reports.algorithms import KEY, algorithm_figures, algorithm_rows, comparison, is_compared
 from reports.curves import curve_figures
 from reports.diagnosis import diagnose
 from reports.estimates import measured
@@ -61,10 +62,13 @@ def build_report(study_dir: Path | str) -> Path:
 
 def render(study: Study) -> str:
     """The report of a study as HTML."""
+    compared = is_compared(study)
     figures = {
+        "algorithms": algorithm_figures(study),
         "curves": curve_figures(study),
         "importance": _present(importance_figure(study, setting_shares(study))),
-        "slices": slice_figures(study),
+        # The section of the algorithms shows the slice along the algorithm already.
+        "slices": [each for each in slice_figures(study) if not (compared and each.name == f"slice-{KEY}")],
         "parallel": _present(parallel_figure(study)),
         "stability": stability_figures(study),
     }
@@ -85,6 +89,8 @@ def render(study: Study) -> str:
         base_name=base_name(study),
         settings=setting_rows(study),
         measured=figure_rows(study),
+        algorithms=algorithm_rows(study) if compared else [],
+        comparison=comparison(study) if compared else [],
         commands=commands(study),
         counts=counts(study),
         preflight=preflight_rows(study),

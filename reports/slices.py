@@ -12,12 +12,14 @@ from reports.trial_groups import describe, group, in_drawing_order, style
 
 
 def slice_figures(study: Study) -> list[theme.Figure]:
-    """For each setting, the objective of every trial that reached one."""
+    """For each setting, the objective of every trial that reached one and has it."""
     scored = [trial for trial in in_drawing_order(study) if study.score(trial) is not None]
-    return [_slice(study, dimension, scored) for dimension in study.dimensions if scored]
+    drawn = {dimension.name: [t for t in scored if dimension.name in t.params] for dimension in study.dimensions}
+    return [slice_figure(study, each, drawn[each.name]) for each in study.dimensions if drawn[each.name]]
 
 
-def _slice(study: Study, dimension: Dimension, trials: list[Trial]) -> theme.Figure:
+def slice_figure(study: Study, dimension: Dimension, trials: list[Trial]) -> theme.Figure:
+    """The objective of `trials`, or the last value of those that were stopped, against one setting."""
     found = {trial.number: study.score_estimate(trial) for trial in trials if dimension.name in trial.params}
     estimates = {number: estimate for number, estimate in found.items() if estimate is not None}
     traces = []

@@ -25,6 +25,8 @@ BAND = "var(--band)"
 BAND_EDGE = "var(--band-edge)"
 WARMUP = "var(--warmup)"
 RAMP = [f"var(--ramp-{level})" for level in range(7)]
+#: Hue and line pattern of things that have no order, told apart by both.
+CATEGORIES = [(f"var(--category-{place % 8})", dash) for dash in ("solid", "dot") for place in range(8)]
 TRANSPARENT = "rgba(0,0,0,0)"
 
 
