@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 
-from grpo_core.policy import Policy
+from grpo_core.policy import BASE_FILE, Policy, merged_policy
 
 VALUE_HEAD_FILE = "value_head.safetensors"
 
@@ -58,7 +58,7 @@ def newest_checkpoint(run_dir: Path) -> Path | None:
 
 
 def checkpoint_policy_folder(checkpoint: Path) -> Path:
-    """The policy in a checkpoint, a folder that `from_pretrained` loads."""
+    """The policy in a checkpoint: a folder that `from_pretrained` loads, or adapters for `load_policy`."""
     return checkpoint / "policy"
 
 
@@ -80,10 +80,15 @@ def load_value_head(checkpoint: Path, value_head: torch.nn.Module | None) -> Non
 
 
 def export_policy(checkpoint: Path, folder: Path) -> None:
-    """Copies the policy of a checkpoint to `folder`, where `AutoModelForCausalLM.from_pretrained` loads it.
+    """Writes the policy of a checkpoint to `folder`, where `AutoModelForCausalLM.from_pretrained` loads it.
 
-    Raises ValueError when `folder` is already there with something in it.
+    Adapters are merged into their base. Raises ValueError when `folder` is already there with something in it, or the
+    base of adapters can't be had.
     """
     if folder.exists() and any(folder.iterdir()):
         raise ValueError(f"{folder}: not empty; name a new folder")
-    shutil.copytree(checkpoint_policy_folder(checkpoint), folder, dirs_exist_ok=True)
+    policy_folder = checkpoint_policy_folder(checkpoint)
+    if (policy_folder / BASE_FILE).exists():
+        merged_policy(policy_folder).save(folder)
+    else:
+        shutil.copytree(policy_folder, folder, dirs_exist_ok=True)

@@ -109,9 +109,9 @@ def compare_on_test(config: TrainConfig, checkpoint: str | Path, out: Path) -> d
         problems = task.test[: config.eval.num_test_problems]
         results = {}
         start = ranks.from_first(ensure_warm_start(config) if ranks.is_first else None)
-        folders = {"base": start, "winner": checkpoint_policy_folder(Path(checkpoint))}
-        for which, folder in folders.items():
-            policy = load_policy(config.policy, task, folder)
+        checkpoints = {"base": None, "winner": checkpoint_policy_folder(Path(checkpoint))}
+        for which, folder in checkpoints.items():
+            policy = load_policy(config.policy, task, start, folder)
             policy.model.to(accelerator.device)
             with accelerator.autocast():
                 results[which] = evaluate(policy, task, problems, config, ranks)

@@ -1,15 +1,21 @@
 """A policy: the causal language model with its tokenizer, loaded from a name, a hub id or a folder."""
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils.logging import disable_progress_bar
 
 from grpo_core.config import PolicyConfig
+from grpo_core.lora import add_adapters, has_adapters, load_adapters, merge_adapters, save_adapters
 from grpo_core.tasks import Task
 from grpo_core.tiny import tiny_model, word_tokenizer
+
+#: Beside saved adapters: which base policy they belong to.
+BASE_FILE = "base.json"
 
 
 @dataclass
@@ -19,6 +25,8 @@ class Policy:
     eos_ids: tuple[int, ...]
     """Every token that ends a completion."""
     pad_id: int
+    base: dict[str, Any] | None = None
+    """What names the base policy of adapters: `policy`, `start`, `sample`; None where all weights are trained."""
 
     def encode_prompt(self, text: str) -> list[int]:
         """Token ids of a prompt, as a user's turn where the tokenizer has a chat template."""
@@ -33,25 +41,98 @@ class Policy:
         return str(self.tokenizer.decode(token_ids, skip_special_tokens=True))
 
     def save(self, folder: Path) -> None:
-        """Writes model and tokenizer so that `AutoModelForCausalLM` and `AutoTokenizer` load them."""
+        """Writes model and tokenizer so that `AutoModelForCausalLM` and `AutoTokenizer` load them.
+
+        Of a policy with adapters it writes these alone, with the tokenizer and what names their base.
+        """
         disable_progress_bar()
-        self.model.save_pretrained(folder)
+        if has_adapters(self.model):
+            save_adapters(self.model, folder)
+            (folder / BASE_FILE).write_text(json.dumps(self.base))
+        else:
+            self.model.save_pretrained(folder)
         self.tokenizer.save_pretrained(folder)
 
 
-def load_policy(config: PolicyConfig, task: Task, folder: Path | None = None) -> Policy:
-    """The policy that `config` names, or the one saved in `folder`, in float32 on the CPU, dropout off.
+def load_policy(config: PolicyConfig, task: Task, start: Path | None = None, checkpoint: Path | None = None) -> Policy:
+    """The policy that `config` names, in float32 on the CPU, dropout off.
 
-    Raises ValueError when `tiny` meets a task without a closed vocabulary, or a model can't be had.
+    Its weights are those saved in the folder `checkpoint`, else in `start`, else what `config.name` says. With
+    `config.lora` it is the base policy from `start` or `config.name` with adapters on it, those of `checkpoint` where
+    it is given, else fresh ones that change nothing.
+
+    Raises ValueError when `tiny` meets a task without a closed vocabulary, a model or peft can't be had, adapters don't
+    fit, or the base is not the one that the adapters of `checkpoint` were trained on.
     """
-    if folder is None and config.name == "tiny":
-        if task.words is None:
-            raise ValueError(
-                f"policy.name='tiny': its word-level tokenizer needs a task with a closed vocabulary, and {task.name} "
-                "has none; use task.name: grade_school, or a hub id or local folder as policy.name"
-            )
-        words = word_tokenizer(task.words)
-        return _policy(tiny_model(config, words), words)
+    folder = start if config.lora is not None else checkpoint or start
+    if folder is not None or config.name != "tiny":
+        policy = _loaded(config, folder)
+    elif task.words is not None:
+        policy = _tiny(config, word_tokenizer(task.words))
+    else:
+        raise ValueError(
+            f"policy.name='tiny': its word-level tokenizer needs a task with a closed vocabulary, and {task.name} "
+            "has none; use task.name: grade_school, or a hub id or local folder as policy.name"
+        )
+    if config.lora is not None:
+        _adapt(policy, config, start, checkpoint)
+    return policy
+
+
+def merged_policy(folder: Path) -> Policy:
+    """The policy whose adapters are saved in `folder`, merged into its base: plain weights.
+
+    Raises ValueError when the base is no longer where it was, or is another.
+    """
+    base = json.loads((folder / BASE_FILE).read_text())
+    config, start = PolicyConfig.model_validate(base["policy"]), base["start"] and Path(base["start"])
+    if start is not None and not start.is_dir():
+        raise ValueError(
+            f"{start}: the warm-started base of the adapters in {folder} is no longer there; run the trial's command "
+            "again, which makes it anew"
+        )
+    if start is not None or config.name != "tiny":
+        policy = _loaded(config, start)
+    else:
+        policy = _tiny(config, AutoTokenizer.from_pretrained(folder))
+    _adapt(policy, config, start, folder)
+    merge_adapters(policy.model)
+    policy.base = None
+    return policy
+
+
+def _adapt(policy: Policy, config: PolicyConfig, start: Path | None, checkpoint: Path | None) -> None:
+    assert config.lora is not None
+    sample = _weights_sample(policy.model)
+    policy.base = {
+        "policy": config.model_dump(mode="json"),
+        "start": None if start is None else str(start.resolve()),
+        "sample": sample,
+    }
+    add_adapters(policy.model, config.lora)
+    if checkpoint is None:
+        return
+    load_adapters(policy.model, checkpoint)
+    then = json.loads((checkpoint / BASE_FILE).read_text())["sample"]
+    # Another kind of processor may round an initial weight otherwise.
+    if len(then) != len(sample) or not torch.allclose(torch.tensor(then), torch.tensor(sample), rtol=1e-4, atol=1e-6):
+        raise ValueError(
+            f"policy.name={config.name!r}: its weights are not those that the adapters in {checkpoint} were trained "
+            "on; bring back the base policy of that run, or start a new one"
+        )
+
+
+def _weights_sample(model: PreTrainedModel) -> list[float]:
+    """The middle number of each weight: enough to tell one base policy from another."""
+    return [float(weight.detach().flatten()[weight.numel() // 2]) for weight in model.parameters()]
+
+
+def _tiny(config: PolicyConfig, tokenizer: Any) -> Policy:
+    return _policy(tiny_model(config, tokenizer), tokenizer)
+
+
+def _loaded(config: PolicyConfig, folder: Path | None) -> Policy:
+    """The policy saved in `folder`, or the one that `config.name` has on the hub or on disk."""
     # A saved or loaded policy is one file; a bar for it only tears the log and the live table.
     disable_progress_bar()
     source = str(folder) if folder is not None else config.name

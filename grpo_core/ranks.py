@@ -20,6 +20,9 @@ from accelerate.utils import InitProcessGroupKwargs
 
 from grpo_core.config import ComputeConfig
 
+#: Accelerate's name of each `compute.precision`.
+MIXED_PRECISION = {"float32": "no", "bfloat16": "bf16", "float16": "fp16"}
+
 
 class Signal(IntEnum):
     """What a rank brings to a point of agreement; the largest of all ranks wins."""
@@ -114,7 +117,8 @@ class Ranks:
 def open_ranks(config: ComputeConfig) -> tuple[Accelerator, Ranks]:
     """The Accelerator of this process and its place among the ranks, from RANK, WORLD_SIZE, … as torchrun sets them.
 
-    Raises ValueError when the environment has another number of ranks than the config, or CUDA is asked for in vain.
+    Raises ValueError when the environment has another number of ranks than the config, or CUDA is asked for or
+    needed in vain.
     """
     size = int(os.environ.get("WORLD_SIZE", "1"))
     if size != config.num_ranks:
@@ -124,6 +128,11 @@ def open_ranks(config: ComputeConfig) -> tuple[Accelerator, Ranks]:
     use_cpu = config.device == "cpu" or not torch.cuda.is_available()
     if config.device == "cuda" and use_cpu:
         raise ValueError("compute.device='cuda': torch sees no CUDA device; use auto or cpu")
+    if config.precision == "float16" and use_cpu:
+        raise ValueError(
+            "compute.precision='float16': its loss scaling needs CUDA, and torch sees no CUDA device; use bfloat16 or "
+            "float32"
+        )
     if size == 1:
         # A lone LOCAL_RANK makes Accelerate open a process group of one.
         for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"):
@@ -136,7 +145,7 @@ def open_ranks(config: ComputeConfig) -> tuple[Accelerator, Ranks]:
     timeout = timedelta(seconds=config.collective_timeout_s)
     accelerator = Accelerator(
         cpu=use_cpu,
-        mixed_precision="bf16" if config.precision == "bfloat16" else "no",
+        mixed_precision=MIXED_PRECISION[config.precision],
         kwargs_handlers=[InitProcessGroupKwargs(timeout=timeout)],
     )
     if size == 1:

@@ -66,7 +66,7 @@ def build_run(
     task = load_task(config.task)
     # transformers writes files on the first rank only, so that rank trains and the others wait for the folder.
     start = ranks.from_first(ensure_warm_start(config) if ranks.is_first else None)
-    policy = load_policy(config.policy, task, checkpoint_policy_folder(checkpoint) if checkpoint else start)
+    policy = load_policy(config.policy, task, start, checkpoint_policy_folder(checkpoint) if checkpoint else None)
     learner = build_learner(policy, config, accelerator, ranks)
     if config.algorithm.kl_coef:
         learner.reference = build_reference(config, task, start, learner)

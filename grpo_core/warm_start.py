@@ -40,7 +40,8 @@ def ensure_warm_start(config: TrainConfig, on_progress: Callable[[dict[str, Any]
         return folder
     with _locked(folder.with_suffix(".lock")):
         if not (folder / "config.json").exists():
-            policy = load_policy(config.policy, task)
+            # Adapters come after the warm start, so that runs with and without them share it.
+            policy = load_policy(config.policy.model_copy(update={"lora": None}), task)
             imitate(policy, task, config, on_progress)
             unfinished = folder.with_suffix(".unfinished")
             shutil.rmtree(unfinished, ignore_errors=True)
@@ -131,7 +132,7 @@ def _content_key(config: TrainConfig, task: Task) -> str:
     given = {
         "version": CACHE_VERSION,
         "task": config.task.model_dump(mode="json"),
-        "policy": config.policy.model_dump(mode="json"),
+        "policy": config.policy.model_dump(mode="json", exclude={"lora"}),
         "warm_start": config.warm_start.model_dump(mode="json"),
         "words": task.words,
         "texts": next(_batches(task, config)),

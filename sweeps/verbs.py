@@ -122,7 +122,11 @@ def best(given: argparse.Namespace) -> int:
         return 1
     from grpo_core.checkpoints import export_policy
 
-    export_policy(trial.path / found["checkpoint"], given.export)
+    try:
+        export_policy(trial.path / found["checkpoint"], given.export)
+    except ValueError as error:
+        print(f"--export {given.export}: {error}", file=sys.stderr)
+        return 1
     print(f"  policy: {given.export}")
     return 0
 
