@@ -74,7 +74,7 @@ def build_run(
     if checkpoint:
         load_optimizer(checkpoint, learner.optimizer)
         load_value_head(checkpoint, learner.forward.value_head)
-        state = RunState.from_record(load_state(checkpoint))
+        state = RunState.from_record(load_state(checkpoint), config.algorithm)
     return Run(config, run_dir, task, policy, learner, accelerator, ranks, state)
 
 

@@ -32,9 +32,10 @@ class RunState:
         return cls(algorithm.kl_coef, algorithm.entropy_coef)
 
     @classmethod
-    def from_record(cls, record: Mapping[str, Any]) -> "RunState":
-        """The state that `record` kept."""
-        return cls(**{each.name: record[each.name] for each in fields(cls)})
+    def from_record(cls, record: Mapping[str, Any], algorithm: AlgorithmConfig) -> "RunState":
+        """The state that `record` kept; what an older record lacks is as at the start."""
+        known = {**cls.at_start(algorithm).record(), **record}
+        return cls(**{each.name: known[each.name] for each in fields(cls)})
 
     def record(self) -> dict[str, Any]:
         """The state as data for JSON."""
