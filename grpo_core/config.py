@@ -100,6 +100,8 @@ class RolloutConfig(Section):
 class OptimConfig(Section):
     lr: Positive = 1e-4
     """Peak learning rate of AdamW."""
+    value_lr_factor: Positive = 10.0
+    """Learning rate of a value head, as a multiple of the policy's: it starts at 0 and has far to go."""
     lr_schedule: Literal["constant", "linear", "cosine"] = "constant"
     """How the rate falls from its peak to the last step."""
     lr_warmup_steps: CountOrZero = 0

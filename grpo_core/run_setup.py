@@ -26,7 +26,7 @@ from grpo_core.ranks import Ranks, close_ranks, open_ranks
 from grpo_core.run_record import RunRecord
 from grpo_core.run_state import RunState
 from grpo_core.tasks import Task, load_task
-from grpo_core.update import Learner
+from grpo_core.update import LR_FACTOR, Learner
 from grpo_core.warm_start import ensure_warm_start
 
 
@@ -92,8 +92,12 @@ def build_learner(policy: Policy, config: TrainConfig, accelerator: Accelerator,
     )
     forward.train()
     optim = config.optim
+    trained = [weight for weight in policy.model.parameters() if weight.requires_grad]
+    groups: list[dict[str, Any]] = [{"params": trained, LR_FACTOR: 1.0}]
+    if forward.value_head is not None:
+        groups.append({"params": list(forward.value_head.parameters()), LR_FACTOR: optim.value_lr_factor})
     optimizer = torch.optim.AdamW(
-        [weight for weight in forward.parameters() if weight.requires_grad],
+        groups,
         lr=optim.lr,
         betas=(optim.beta1, optim.beta2),
         weight_decay=optim.weight_decay,

@@ -5,7 +5,6 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from grpo_core.coefficients import smoothed, steered_entropy_coef, steered_kl_coef
-
 from grpo_core.config import AlgorithmConfig, RolloutConfig, TrainConfig
 
 

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from grpo_core.prompt_order import problems_of_step, updated_priorities
 
 from grpo_core import metric_names as names
 from grpo_core.batches import Batch
@@ -18,6 +17,7 @@ from grpo_core.collection import Collection, collect
 from grpo_core.config import TrainConfig
 from grpo_core.credit import learning_batch
 from grpo_core.evaluation import evaluate, evaluation_metrics
+from grpo_core.prompt_order import problems_of_step, updated_priorities
 from grpo_core.run_setup import Run, open_run
 from grpo_core.run_state import rollout_of_step
 from grpo_core.step_metrics import (
@@ -28,7 +28,7 @@ from grpo_core.step_metrics import (
     update_metrics,
 )
 from grpo_core.tasks import Task
-from grpo_core.update import UpdateStats, learning_rate, update_policy
+from grpo_core.update import UpdateStats, learning_rate, set_learning_rate, update_policy
 
 
 @dataclass(frozen=True)
@@ -94,8 +94,7 @@ def train_step(run: Run, step: int) -> tuple[dict[str, float], list[dict[str, An
 
     batch, credit_metrics = learning_batch(collection, run.learner, run.task, config)
     lr = learning_rate(config, step)
-    for group in run.learner.optimizer.param_groups:
-        group["lr"] = lr
+    set_learning_rate(run.learner, lr)
     stats = UpdateStats() if batch is None else update_policy(run.learner, batch, config, step)
     state.num_skipped += stats.num_skipped
     state.num_idle += batch is None

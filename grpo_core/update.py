@@ -18,6 +18,8 @@ from grpo_core.value import value_loss
 
 #: float16 gradients overflow while the loss scale is being found: a try is repeated at half the scale this often.
 MAX_SCALE_TRIES = 24
+#: Key of an optimiser's group of weights: its learning rate as a multiple of the policy's.
+LR_FACTOR = "lr_factor"
 _SUMS = ("loss", "value_loss", "tokens", "clipped", "kl")
 
 
@@ -172,6 +174,12 @@ def _part_loss(
         metrics["value_loss"] = of_values.detach()
         loss = loss + config.algorithm.value_coef * of_values
     return loss, metrics, finite
+
+
+def set_learning_rate(learner: Learner, lr: float) -> None:
+    """Gives every group of weights its multiple of `lr`."""
+    for group in learner.optimizer.param_groups:
+        group["lr"] = lr * group[LR_FACTOR]
 
 
 def learning_rate(config: TrainConfig, step: int) -> float:

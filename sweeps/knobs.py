@@ -44,5 +44,6 @@ KNOBS: dict[str, Knob] = {
     "algorithm.entropy_coef_step": Knob(
         "entropy_target is set", lambda train: train.algorithm.entropy_target is not None
     ),
+    "optim.value_lr_factor": _VALUE_HEAD,
     "rollout.temperature_min": Knob("temperature_decay is below 1", lambda train: train.rollout.temperature_decay < 1),
 }

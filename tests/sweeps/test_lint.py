@@ -161,6 +161,7 @@ SWITCHES = {
     "algorithm.kl_estimator": ("k2", {"kl_coef": 0.1}),
     "algorithm.kl_in": ("reward", {"kl_coef": 0.1}),
     "algorithm.entropy_coef_step": (0.1, {"entropy_target": 0.7}),
+    "optim.value_lr_factor": (3.0, {"credit": "token", "baseline": "value"}),
     "rollout.temperature_min": (0.5, {"temperature_decay": 0.9}),
 }
 
@@ -171,7 +172,8 @@ def test_a_knob_that_nothing_reads_is_refused_and_one_that_is_read_is_not(path):
     section, name = path.split(".")
     off = {"clipping": "weight"} if "clipping" in switch and switch["clipping"] == "surrogate" else {}
     assert ("error", f"train.{path}") in keys({"train": {section: {name: value, **off}}})
-    assert keys({"train": {section: {name: value, **switch}}}) == []
+    switched = {"rollout" if section == "rollout" else "algorithm": switch}
+    assert keys({"train": merged({section: {name: value}}, switched)}) == []
 
 
 def test_a_knob_that_some_algorithms_read_wants_a_condition():
