@@ -100,12 +100,12 @@ class RolloutConfig(Section):
 class OptimConfig(Section):
     lr: Positive = 1e-4
     """Peak learning rate of AdamW."""
-    value_lr_factor: Positive = 10.0
-    """Learning rate of a value head, as a multiple of the policy's: it starts at 0 and has far to go."""
     lr_schedule: Literal["constant", "linear", "cosine"] = "constant"
     """How the rate falls from its peak to the last step."""
     lr_warmup_steps: CountOrZero = 0
     """Steps over which the rate rises to its peak."""
+    value_lr_factor: Positive = 10.0
+    """Learning rate of a value head, as a multiple of the policy's: it starts at 0 and has far to go."""
     beta1: Annotated[float, Field(ge=0, lt=1)] = 0.9
     """Decay of AdamW's first moment."""
     beta2: Annotated[float, Field(ge=0, lt=1)] = 0.999
