@@ -50,7 +50,8 @@ def curve_figures(study: Study) -> list[theme.Figure]:
         _Chart(POLICY_ENTROPY, "Entropy", f"{POLICY_ENTROPY} [nats per token]", entropy),
         _Chart(OPTIM_GRAD_NORM, "Gradient norm", f"{OPTIM_GRAD_NORM} [log scale]", norm, is_log=True),
     ]
-    if study.train("algorithm", "kl_coef") or any(each.name.endswith("kl_coef") for each in study.dimensions):
+    searched = [each.name.partition("/")[0] for each in study.dimensions]
+    if study.train("algorithm", "kl_coef") or any(name.endswith("kl_coef") for name in searched):
         kl = "From the reference policy, per token, by the estimator of the trial."
         charts.append(_Chart(POLICY_KL, "KL to the reference", f"{POLICY_KL} [nats per token]", kl))
     head = "Trials with a value head: 1 is perfect, 0 no better than a constant."

@@ -48,11 +48,10 @@ def setting_shares(study: Study, seed: int = 0) -> list[Share]:
     objective = np.array([score for _, score in scored])
     if len(scored) < MIN_TRIALS or not study.dimensions or np.ptp(objective) == 0:
         return []
-    # A setting that does not apply to a trial (`when`) gets a place of its own, outside of the range.
-    units = [
-        [dimension.unit(trial.params.get(dimension.name)) for dimension in study.dimensions] for trial, _ in scored
-    ]
-    places = np.array([[-0.5 if unit is None else unit for unit in row] for row in units])
+    places = np.array(
+        [[dimension.unit(trial.params.get(dimension.name)) for dimension in study.dimensions] for trial, _ in scored],
+        dtype=float,
+    )
     rng = np.random.default_rng(seed)
     grids = [_grid(dimension) for dimension in study.dimensions]
     drawn = np.array([_resampled_shares(places, objective, grids, rng) for _ in range(NUM_RESAMPLES)])
@@ -69,10 +68,14 @@ def setting_shares(study: Study, seed: int = 0) -> list[Share]:
 def _resampled_shares(
     places: np.ndarray, objective: np.ndarray, grids: list[np.ndarray], rng: np.random.Generator
 ) -> list[float]:
-    """Shares of D settings and of their D shuffled copies in one resample of places [N, D] and objective [N]."""
+    """Shares of D settings and of their D shuffled copies in one resample of places [N, D] and objective [N].
+
+    Places may be NaN, where a setting does not apply (`when`).
+    """
     # Imported here, since it takes longer than the rest of the report and a young study has no need of it.
     from sklearn.tree import ExtraTreeRegressor
 
+    places = _filled(places, rng)
     num_trials = len(objective)
     rows = rng.integers(num_trials, size=num_trials)
     both = np.hstack([places, rng.permuted(places, axis=0)])[rows]
@@ -82,6 +85,20 @@ def _resampled_shares(
         tree = ExtraTreeRegressor(min_samples_leaf=2, max_features=None, random_state=int(rng.integers(2**31)))
         answers += tree.fit(both, objective[rows]).predict(asked)
     return _variance_shares(answers, grids * 2)
+
+
+def _filled(places: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """The places [N, D], each missing one taken from a random trial that has the setting.
+
+    A mark of their own would let a setting take credit for what decides where it applies, as the algorithm does.
+    """
+    filled = places.copy()
+    for column in filled.T:
+        missing = np.isnan(column)
+        if missing.any():
+            known = column[~missing] if not missing.all() else np.array([0.5])
+            column[missing] = rng.choice(known, missing.sum())
+    return filled
 
 
 def _questions(grids: list[np.ndarray], rng: np.random.Generator) -> np.ndarray:

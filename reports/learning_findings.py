@@ -70,17 +70,20 @@ def dead_groups(study: Study) -> Finding | None:
 
 
 def clip_never_used(study: Study) -> Finding | None:
-    fractions = [_mean_of_tail(trial, POLICY_CLIP_FRAC) for trial in study.in_state("complete")]
-    known = [fraction for fraction in fractions if fraction is not None]
-    searched = [d.name for d in study.dimensions if d.name.split(".")[-1].startswith("clip_range")]
-    if not known or not searched or max(known) >= 1e-3:
-        return None
-    updates = study.train("algorithm", "updates_per_batch", default=1)
-    return Finding(
-        f"{searched[0]} is searched, but hardly any ratio is ever clipped (at most {max(known):.2%} of the tokens).",
-        f"With {formats.counted(updates, 'update')} a batch the policy stays close to the one that sampled.",
-        f"Raise algorithm.updates_per_batch, narrow {searched[0]}, or take it out of the search.",
-    )
+    """The first searched clip range that its own trials never reach; other algorithms may leave it out."""
+    for name in [d.name for d in study.dimensions if d.name.split(".")[-1].startswith("clip_range")]:
+        trials = [trial for trial in study.in_state("complete") if name in trial.params]
+        fractions = [_mean_of_tail(trial, POLICY_CLIP_FRAC) for trial in trials]
+        known = [fraction for fraction in fractions if fraction is not None]
+        if not known or max(known) >= 1e-3:
+            continue
+        updates = study.train("algorithm", "updates_per_batch", default=1)
+        return Finding(
+            f"{name} is searched, but hardly any ratio is ever clipped (at most {max(known):.2%} of the tokens).",
+            f"With {formats.counted(updates, 'update')} a batch the policy stays close to the one that sampled.",
+            f"Raise algorithm.updates_per_batch, narrow {name}, or take it out of the search.",
+        )
+    return None
 
 
 def no_learning(study: Study) -> Finding | None:

@@ -137,13 +137,16 @@ def tuning_gain(study: Study) -> str | None:
 
 
 def setting_rows(study: Study) -> list[SettingRow]:
-    """The searched settings of the best trial, in the order of the file; empty without a best trial."""
+    """The searched settings that the best trial has, in the order of the file; empty without a best trial."""
     if study.best is None:
         return []
     defaults = study.defaults.params if study.defaults else {}
     rows = []
     for dimension in study.dimensions:
-        best, default = study.best.params.get(dimension.name), defaults.get(dimension.name)
+        # A setting with a `when` has no value where it does not apply.
+        if dimension.name not in study.best.params:
+            continue
+        best, default = study.best.params[dimension.name], defaults.get(dimension.name)
         if dimension.values is not None:
             searched = ", ".join(formats.value(value) for value in dimension.values)
         else:

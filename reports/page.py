@@ -16,7 +16,8 @@ from markupsafe import Markup
 
 from grpo_core.metric_names import POLICY_ENTROPY
 from reports import formats
-from reports.algorithms import KEY, algorithm_figures, algorithm_rows, comparison, is_compared
+from reports.algorithm_figures import algorithm_figures
+from reports.algorithms import KEY, algorithm_rows, comparison, is_compared
 from reports.curves import curve_figures
 from reports.diagnosis import diagnose
 from reports.estimates import measured
@@ -64,10 +65,10 @@ def render(study: Study) -> str:
     """The report of a study as HTML."""
     compared = is_compared(study)
     figures = {
-        "algorithms": algorithm_figures(study),
+        "algorithms": algorithm_figures(study) if compared else [],
         "curves": curve_figures(study),
         "importance": _present(importance_figure(study, setting_shares(study))),
-        # The section of the algorithms shows the slice along the algorithm already.
+        # The section of the algorithms shows every trial by algorithm already.
         "slices": [each for each in slice_figures(study) if not (compared and each.name == f"slice-{KEY}")],
         "parallel": _present(parallel_figure(study)),
         "stability": stability_figures(study),

@@ -5,6 +5,8 @@ page's content security policy rules out, and it can neither break a line at a s
 trial.
 """
 
+import itertools
+import re
 from typing import Any
 
 from reports import formats, theme
@@ -28,15 +30,17 @@ def parallel_figure(study: Study) -> theme.Figure | None:
     lines = [_line(study, trial, dimensions, ramp_low, ramp_high) for trial in order]
     if ramp_low < ramp_high:
         lines.append(_scale(study, ramp_low, ramp_high))
-    names = [formats.chart_text(dimension.name) for dimension in dimensions]
+    bridges = [bridge for line in lines if (bridge := _bridge(line)) is not None]
+    first = dimensions[0].values or []
+    room = 6.5 * max((len(formats.value(value)) for value in first), default=0)
     layout = theme.frame(
         theme.axis(
             "",
             tickvals=list(range(len(dimensions))),
             ticktext=[
-                f"<b>{name}</b>" + (" (log)" if dimension.log else "")
-                for name, dimension in zip(names, dimensions, strict=True)
+                f"<b>{_in_lines(dimension.name)}</b>{' (log)' if dimension.log else ''}" for dimension in dimensions
             ],
+            tickangle=0,
             range=[-0.25, len(dimensions) - 0.6],
             showgrid=False,
             ticks="",
@@ -45,10 +49,14 @@ def parallel_figure(study: Study) -> theme.Figure | None:
         ),
         theme.axis("", visible=False, range=[-0.06, 1.06]),
         shapes=[_upright(index) for index in range(len(dimensions))],
+        margin={"l": 12 + room, "r": 14, "t": 16, "b": 12},
         annotations=[note for index, dimension in enumerate(dimensions) for note in _ticks(index, dimension)],
     )
     caption = "Each line is a trial. Darker blue (brighter on a dark page) is better; dashed grey lines were stopped."
-    return theme.Figure("parallel", "All settings of all trials", caption, lines, layout, 400)
+    if bridges:
+        caption += " Dotted: on over settings that the trial does not have."
+    width = max(660, 100 * len(dimensions))
+    return theme.Figure("parallel", "All settings of all trials", caption, [*lines, *bridges], layout, 420, width)
 
 
 def _line(study: Study, trial: Trial, dimensions: list[Dimension], low: float, high: float) -> dict[str, Any]:
@@ -75,6 +83,29 @@ def _line(study: Study, trial: Trial, dimensions: list[Dimension], low: float, h
         "hovertemplate": f"{describe(study, trial)}{shown}<extra></extra>",
         "meta": {"group": style(study, trial).group, "trial": trial.number},
     }
+
+
+def _bridge(line: dict[str, Any]) -> dict[str, Any] | None:
+    """A dotted line over the settings that do not apply to a trial, on to the next that does; None without a gap."""
+    drawn = [(x, y) for x, y in zip(line["x"], line["y"], strict=True) if y is not None]
+    gaps = [(left, right) for left, right in itertools.pairwise(drawn) if right[0] - left[0] > 1]
+    if not gaps:
+        return None
+    return {
+        "type": "scatter",
+        "mode": "lines",
+        "x": [x for left, right in gaps for x in (left[0], right[0], None)],
+        "y": [y for left, right in gaps for y in (left[1], right[1], None)],
+        "line": {"color": line["line"]["color"], "width": 1, "dash": "dot"},
+        "opacity": 0.7,
+        "hoverinfo": "skip",
+        "meta": line["meta"],
+    }
+
+
+def _in_lines(name: str) -> str:
+    """The name of a setting, cut where a narrow column may cut it."""
+    return formats.chart_text(re.sub(r"([./]|_(?=\w{5}))", r"\1 ", name), width=12).replace(" ", "")
 
 
 def _scale(study: Study, low: float, high: float) -> dict[str, Any]:

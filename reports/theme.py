@@ -25,8 +25,9 @@ BAND = "var(--band)"
 BAND_EDGE = "var(--band-edge)"
 WARMUP = "var(--warmup)"
 RAMP = [f"var(--ramp-{level})" for level in range(7)]
-#: Hue and line pattern of things that have no order, told apart by both.
-CATEGORIES = [(f"var(--category-{place % 8})", dash) for dash in ("solid", "dot") for place in range(8)]
+_SYMBOLS = ("circle", "square", "diamond", "triangle-up", "cross", "pentagon", "triangle-down", "bowtie")
+#: Hue and symbol of things that have no order, told apart by both.
+CATEGORIES = [(f"var(--category-{place % 8})", _SYMBOLS[(place + place // 8) % 8]) for place in range(64)]
 TRANSPARENT = "rgba(0,0,0,0)"
 
 
@@ -66,6 +67,8 @@ class Figure:
     layout: dict[str, Any] = field(default_factory=dict)
     height: int = 340
     """Pixels."""
+    min_width: int = 0
+    """Pixels; on a narrower page the chart scrolls sideways."""
 
 
 def axis(title: str, **settings: Any) -> dict[str, Any]:

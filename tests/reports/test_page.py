@@ -35,9 +35,6 @@ def test_parts_come_in_order_and_nothing_comes_from_outside(report: Path):
     assert "default-src 'none'" in page
 
 
-SECTIONS = ["outcome", "reproduce", "events", "curves", "settings", "diagnosis", "trials", "rollouts", "config"]
-
-
 def test_the_data_of_every_chart_is_there(report: Path):
     page = report.read_text()
     figures = json.loads(re.search(r'id="figures">(.*?)</script>', page, re.S)[1])

@@ -8,6 +8,7 @@ import pytest
 
 from reports.page import build_report
 
+from .algorithm_study import write_algorithm_study
 from .study_fixture import entropy_reason, final_record, sample, write, write_study
 
 pytestmark = pytest.mark.browser
@@ -65,6 +66,26 @@ def test_every_chart_is_drawn_without_an_error_and_without_the_network(report: P
     assert min(drawn) > 0
     width = opened.page.evaluate("[document.documentElement.scrollWidth, window.innerWidth]")
     assert width[0] <= width[1]
+
+
+@pytest.mark.parametrize("width", [1280, 400])
+def test_algorithms_are_compared_at_any_width(tmp_path: Path, open_page, width: int):
+    opened = open_page(build_report(write_algorithm_study(tmp_path)), viewport={"width": width, "height": 900})
+    page = opened.page
+    assert opened.messages == []
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    names = page.locator("#algorithms tbody th").all_inner_texts()
+    assert len(names) == 8
+    assert min(num_traces(page)) > 0
+    assert page.locator('[data-chart="algorithms-reward-mean"] .legendtext').all_text_contents() == names
+    edges = page.evaluate(
+        """() => {
+            const chart = document.querySelector('[data-chart="parallel"]');
+            const texts = [...chart.querySelectorAll(".annotation-text")];
+            return [chart, ...texts].map((each) => each.getBoundingClientRect().left);
+        }"""
+    )
+    assert len(edges) > 8 and min(edges) == edges[0], "names beside the first upright are whole"
 
 
 def test_reasons_are_shown_below_the_curves_and_on_hover(page):
