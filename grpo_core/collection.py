@@ -3,17 +3,17 @@
 from dataclasses import dataclass, replace
 
 import torch
-from grpo_core.prompt_order import refill_problems
-from grpo_core.shaping import shaped_rewards
 from torch import Tensor
 
 from grpo_core.advantages import dead_groups
 from grpo_core.config import RolloutConfig, TrainConfig
 from grpo_core.policy import Policy
+from grpo_core.prompt_order import refill_problems
 from grpo_core.ranks import Ranks
 from grpo_core.rollouts import Rollouts, concatenate, sample_groups
 from grpo_core.scoring import Score, decode_completions, score_completions
 from grpo_core.seeds import generator
+from grpo_core.shaping import shaped_rewards
 from grpo_core.tasks import Completion, Problem, Task
 
 
@@ -54,7 +54,7 @@ def collect(
 ) -> Collection:
     """This rank's part of the groups on `problems`, which all ranks hold, sampled under `rollout` and scored.
 
-    With `dynamic_sampling` (Yu et al. 2025, arXiv:2503.14476) groups of equal rewards are not used, and other
+    With `dynamic_sampling` (Yu et al. 2025, arXiv:2503.14476) groups of equal task rewards are not used, and other
     problems are sampled in their place, at most `max_refills` times; what is missing then makes the step smaller.
     """
     algorithm = config.algorithm
@@ -65,19 +65,21 @@ def collect(
     wanted = config.prompts_per_rank
     for number in range(1, algorithm.max_refills + 1):
         # Every rank samples as many as the one that lacks most, so that all do the same number of rounds.
-        missing = int(ranks.largest({"missing": float(wanted - _num_live(sampled))})["missing"])
+        missing = int(ranks.largest({"missing": float(wanted - _live(sampled).sum())})["missing"])
         if missing <= 0:
             break
         others = refill_problems(task, config, step, number, missing * ranks.size, seen)
         seen |= {problem.id for problem in others}
         more = _sample(policy, task, config, rollout, ranks, ranks.share(others), step, number)
         sampled = _joined(sampled, more, policy.pad_id, number)
-    live = ~dead_groups(sampled.rewards)
+    live = _live(sampled)
     return replace(sampled, used=live & (live.cumsum(0) <= wanted))
 
 
-def _num_live(sampled: Collection) -> int:
-    return int((~dead_groups(sampled.rewards)).sum())
+def _live(sampled: Collection) -> Tensor:
+    """[num_groups], True where the task's own rewards differ: lengths alone, once charged for, are no signal."""
+    rewards = torch.tensor([score.reward for score in sampled.scores], dtype=torch.float64)
+    return ~dead_groups(rewards.view_as(sampled.rewards))
 
 
 def _sample(

@@ -1,13 +1,13 @@
 """Which completions of a step are compared with each other: those of one prompt, or those of similar prompts."""
 
 import torch
-from grpo_core.similarity import similar_groups
 from torch import Tensor
 
 from grpo_core.advantages import dead_groups
 from grpo_core.collection import Collection
 from grpo_core.config import AlgorithmConfig
 from grpo_core.ranks import Ranks
+from grpo_core.similarity import similar_groups
 from grpo_core.tasks import Task
 
 

@@ -5,6 +5,7 @@ import dataclasses
 import pytest
 import torch
 
+from grpo_core.advantages import dead_groups
 from grpo_core.collection import collect
 from grpo_core.ranks import Ranks
 from grpo_core.rollouts import concatenate
@@ -57,6 +58,13 @@ def test_when_every_group_is_uniform_it_ends(tiny_policy):
     collection, _ = collected(tiny_policy, config, lambda problem, time: 1.0)
     assert collection.used.tolist() == [False] * 12
     assert collection.num_refills == 2
+
+
+def test_a_charge_for_length_makes_no_group_worth_learning_from(tiny_policy):
+    knobs = {"dynamic_sampling": True, "max_refills": 1, "overlong_penalty": 1.0, "overlong_buffer_tokens": 20}
+    collection, _ = collected(tiny_policy, small_config(algorithm=knobs), lambda problem, time: 1.0)
+    assert not dead_groups(collection.rewards).all()
+    assert not collection.used.any()
 
 
 def test_more_groups_with_a_signal_than_wanted_are_left_out(tiny_policy):
