@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 
 from grpo_core.config import TrainConfig
+from grpo_core.presets import PRESETS
 from sweeps.findings import Finding, Sweep, idle
 from sweeps.knobs import KNOBS
 
@@ -20,7 +21,9 @@ def unread(sweep: Sweep) -> Iterator[Finding]:
         readers = [train for train in sweep.variants if knob.is_read(train)]
         names = list(dict.fromkeys(train.algorithm.name for train in sweep.variants))
         if not readers:
-            message = f"{', '.join(names)} never reads it: read when {knob.when}; change that, or drop the key"
+            presets = ", ".join(name for name in PRESETS if knob.is_read(_preset(name)))
+            fix = f"change that, take an algorithm that reads it ({presets})," if presets else "change that,"
+            message = f"{', '.join(names)} never reads it: read when {knob.when}; {fix} or drop the key"
             yield Finding("error", sweep.place(path), message, idle=True)
             continue
         for key in sweep.keys_of(path):
@@ -30,6 +33,10 @@ def unread(sweep: Sweep) -> Iterator[Finding]:
             fix = f"{{algorithm.name: [{', '.join(reading)}]}}" if len(names) > len(reading) else f"… ({knob.when})"
             message = f"matters only when {knob.when}; add when: {fix}"
             yield Finding("warning", f"search_space.{key}", message)
+
+
+def _preset(name: str) -> TrainConfig:
+    return TrainConfig.model_validate({"algorithm": {"name": name}})
 
 
 def reward_scale(sweep: Sweep) -> Iterator[Finding]:

@@ -88,7 +88,10 @@ def test_each_way_of_clipping_reads_its_own_knob():
     assert keys({**search(**cap), **cispo}) == []
     (finding,) = findings(search(**cap))
     assert (finding.level, finding.key) == ("error", "search_space.algorithm.ratio_cap")
-    assert finding.message == "grpo never reads it: read when clipping is weight; change that, or drop the key"
+    assert finding.message == (
+        "grpo never reads it: read when clipping is weight; change that, take an algorithm that reads it (cispo), "
+        "or drop the key"
+    )
 
 
 def test_a_combination_that_needs_several_searched_knobs_is_found():
