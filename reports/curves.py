@@ -21,6 +21,7 @@ from reports.mark_labels import place_labels
 from reports.span import Span, span_of
 from reports.study_data import Curve, Study, Trial
 from reports.trial_groups import describe, in_drawing_order, style
+from sweeps.train_fields import path_of
 
 #: A line of a longer run is thinned to about this many points; more cannot be told apart on a screen.
 MAX_POINTS = 500
@@ -50,10 +51,8 @@ def curve_figures(study: Study) -> list[theme.Figure]:
         _Chart(POLICY_ENTROPY, "Entropy", f"{POLICY_ENTROPY} [nats per token]", entropy),
         _Chart(OPTIM_GRAD_NORM, "Gradient norm", f"{OPTIM_GRAD_NORM} [log scale]", norm, is_log=True),
     ]
-    searched = [each.name.partition("/")[0] for each in study.dimensions]
-    if study.train("algorithm", "kl_coef") or any(name.endswith("kl_coef") for name in searched):
-        kl = "From the reference policy, per token, by the estimator of the trial."
-        charts.append(_Chart(POLICY_KL, "KL to the reference", f"{POLICY_KL} [nats per token]", kl))
+    kl = "Trials with a kl_coef above 0: from the reference policy, per token, by the estimator of the trial."
+    charts.append(_Chart(POLICY_KL, "KL to the reference", f"{POLICY_KL} [nats per token]", kl))
     head = "Trials with a value head: 1 is perfect, 0 no better than a constant."
     charts.append(_Chart(VALUE_EXPLAINED_VARIANCE, "Explained variance", VALUE_EXPLAINED_VARIANCE, head))
     charts.append(_Chart(LOSS_VALUE, "Value loss", LOSS_VALUE, "Of the value head, in a step's last update."))
@@ -73,7 +72,8 @@ def smoothed(values: list[float]) -> list[float]:
 
 def _figure(study: Study, chart: _Chart) -> theme.Figure:
     metric = chart.metric
-    drawn = [(trial, trial.curves[metric]) for trial in in_drawing_order(study) if metric in trial.curves]
+    trials = [trial for trial in in_drawing_order(study) if metric != POLICY_KL or _has_reference(study, trial)]
+    drawn = [(trial, trial.curves[metric]) for trial in trials if metric in trial.curves]
     values = [value for _, curve in drawn for value in curve.values]
     if (base := study.base_value(metric)) is not None and chart.is_sparse:
         values.append(base)
@@ -95,6 +95,12 @@ def _figure(study: Study, chart: _Chart) -> theme.Figure:
     xaxis = theme.axis("step", range=[0, study.num_steps * 1.03], **({"dtick": 1} if study.num_steps <= 10 else {}))
     layout = theme.frame(xaxis, yaxis, shapes=shapes, annotations=notes)
     return theme.Figure(f"curve-{metric.replace('/', '-')}", chart.title, chart.caption, lines + marks, layout)
+
+
+def _has_reference(study: Study, trial: Trial) -> bool:
+    """Whether a trial held a reference policy; in one without, `policy/kl` is measured to the sampling policy."""
+    own = [value for key, value in trial.params.items() if path_of(key) == "algorithm.kl_coef"]
+    return bool(own[0] if own else study.train("algorithm", "kl_coef"))
 
 
 def _line(study: Study, trial: Trial, curve: Curve, span: Span, chart: _Chart) -> dict[str, Any]:

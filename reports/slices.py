@@ -9,6 +9,7 @@ from reports.estimates import Z95
 from reports.span import span_of
 from reports.study_data import Dimension, Study, Trial
 from reports.trial_groups import describe, group, in_drawing_order, style
+from sweeps.train_fields import path_of
 
 
 def slice_figures(study: Study) -> list[theme.Figure]:
@@ -51,12 +52,16 @@ def slice_figure(study: Study, dimension: Dimension, trials: list[Trial]) -> the
 
 
 def stability_figures(study: Study) -> list[theme.Figure]:
-    """The learning rate (or else the first setting with a range) against each other setting, by outcome."""
-    ranges = [dimension for dimension in study.dimensions if dimension.values is None]
-    across = next((d for d in ranges if d.name in ("lr", "optim.lr")), ranges[0] if ranges else None)
-    if across is None or not study.trials:
+    """The learning rate (or else the first range, rather one that every trial has) against each other setting.
+
+    A map of two settings that no trial has together is left out.
+    """
+    ranges = sorted((each for each in study.dimensions if each.values is None), key=lambda each: bool(each.when))
+    across = next((each for each in ranges if path_of(each.name) == "optim.lr"), ranges[0] if ranges else None)
+    if across is None:
         return []
-    return [_map(study, across, other) for other in study.dimensions if other.name != across.name]
+    maps = [_map(study, across, other) for other in study.dimensions if other.name != across.name]
+    return [each for each in maps if each.data]
 
 
 def _map(study: Study, across: Dimension, up: Dimension) -> theme.Figure:

@@ -122,3 +122,17 @@ def test_text_from_outside_is_escaped_in_hover_texts():
 
 def test_no_steps_no_charts():
     assert curve_figures(study()) == []
+
+
+@pytest.mark.parametrize(("of_file", "expected"), [(0.0, {2, 3}), (0.02, {0, 2, 3})])
+def test_kl_to_the_reference_is_drawn_for_the_trials_that_have_one(of_file: float, expected: set[int]):
+    kl = {"policy/kl": curve([0.1, 0.2])}
+    trials = [
+        trial(0, 0.5, params={"algorithm.name": "grpo"}, curves=kl),
+        trial(1, 0.5, params={"algorithm.name": "ppo", "algorithm.kl_coef": 0.0}, curves=kl),
+        trial(2, 0.5, params={"algorithm.name": "ppo", "algorithm.kl_coef": 0.05}, curves=kl),
+        trial(3, 0.5, params={"algorithm.name": "rloo", "algorithm.kl_coef/rloo": 0.1}, curves=kl),
+    ]
+    found = figures(*trials, config={"train": {"algorithm": {"kl_coef": of_file}}})
+    assert {trace["meta"]["trial"] for trace in found["curve-policy-kl"].data} == expected
+    assert "curve-policy-kl" not in figures(trials[1], config={"train": {"algorithm": {"kl_coef": of_file}}})

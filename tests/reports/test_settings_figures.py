@@ -5,6 +5,7 @@ import pytest
 from reports.importance import MIN_TRIALS, importance_figure, setting_shares
 from reports.parallel import parallel_figure
 from reports.slices import slice_figures, stability_figures
+from reports.study_data import Dimension
 
 from .small_study import pruned, study, trial
 
@@ -87,3 +88,25 @@ def test_slices_and_stability_map_have_every_trial_that_belongs_there():
 def test_no_trials_no_charts():
     assert parallel_figure(study()) is None
     assert slice_figures(study()) == [] and stability_figures(study()) == []
+
+
+def test_no_map_of_two_settings_that_exclude_each_other():
+    space = {
+        "algorithm.name": {"values": ["grpo", "gspo"]},
+        "clip_range": {"min": 0.1, "max": 0.3, "when": {"algorithm.name": "grpo"}},
+        "clip_range/gspo": {"min": 1e-4, "max": 1e-3, "log": True, "when": {"algorithm.name": "gspo"}},
+    }
+    trials = [
+        trial(0, 0.5, params={"algorithm.name": "grpo", "clip_range": 0.2, "reward_scale": 1.0}),
+        trial(1, 0.4, params={"algorithm.name": "gspo", "clip_range/gspo": 3e-4, "reward_scale": 0.5}),
+    ]
+    dimensions = [Dimension.read(name, entry) for name, entry in space.items()]
+    maps = stability_figures(study(*trials, dimensions=dimensions))
+    assert [figure.title for figure in maps] == ["clip_range and algorithm.name"]
+    everywhere = Dimension.read("reward_scale", {"min": 0.5, "max": 2.0})
+    maps = stability_figures(study(*trials, dimensions=[*dimensions, everywhere]))
+    assert [(figure.title, len(figure.data)) for figure in maps] == [
+        ("reward_scale and algorithm.name", 2),
+        ("reward_scale and clip_range", 1),
+        ("reward_scale and clip_range/gspo", 1),
+    ]
