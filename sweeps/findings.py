@@ -1,6 +1,8 @@
 """What lint rules work with: the findings they make, and a sweep seen as all trials it may hold."""
 
 import itertools
+import math
+import random
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
@@ -8,15 +10,15 @@ from typing import Any, Literal
 from pydantic import ValidationError
 
 from grpo_core.config import TrainConfig
-from sweeps.search_space import apply_params, in_order, is_active, path_of, points
+from sweeps.search_space import apply_params, context_of, default_params, in_order, is_active, path_of, points
 from sweeps.sections import SweepConfig
 from sweeps.train_fields import get_value
 
 #: Combinations of searched knobs, and values of one, that are looked at.
 MAX_VARIANTS = 400
 MAX_VALUES = 16
-#: Where the knobs are that decide whether another is read.
-AREAS = ("algorithm.", "rollout.temperature")
+#: Where the knobs are that others are read by, and those that are not always read.
+AREAS = ("algorithm.", "rollout.temperature", "optim.value_lr_factor")
 #: Knobs whose value changes nothing about what the others do.
 NUMBERS = ("algorithm.group_size", "algorithm.reward_scale")
 
@@ -41,29 +43,40 @@ def idle(key: str, message: str) -> Finding:
 
 
 @dataclass(frozen=True)
+class Variant:
+    """A trial that a sweep may hold: the searched knobs that make it, and what it trains with."""
+
+    params: dict[str, Any]
+    train: TrainConfig
+
+
+@dataclass(frozen=True)
 class Sweep:
     """A sweep as the rules see it: what trials may be made of."""
 
     config: SweepConfig
 
     @cached_property
-    def variants(self) -> list[TrainConfig]:
-        """TrainConfigs of trials, over the values or ends of the searched knobs; at least the base."""
+    def variants(self) -> list[Variant]:
+        """Trials over the values or ends of the searched knobs, each knob alone and all together; at least trial 0."""
         space = self.config.search_space
-        keys = [key for key in in_order(space) if path_of(key).startswith(AREAS) and path_of(key) not in NUMBERS]
-        # The last of a product vary first, and words say more about an algorithm than numbers.
-        keys.sort(key=lambda key: space[key].values is not None)
-        choices = [[(key, value) for value in self._values(key)] for key in keys]
-        alone = ([pair] for pairs in choices for pair in pairs)
-        found = [self.config.train]
-        for drawn in itertools.chain(alone, itertools.islice(itertools.product(*choices), MAX_VARIANTS)):
-            params = dict(drawn)
-            active = {key: value for key, value in params.items() if is_active(key, space, params)}
+        knobs = [key for key in space if path_of(key).startswith(AREAS) and path_of(key) not in NUMBERS]
+        needed = {key for knob in knobs for key in (knob, *context_of(knob, space))}
+        choices = {key: self._values(key) for key in in_order(space) if key in needed}
+        alone = [context_of(key, space) | {key: value} for key, values in choices.items() for value in values]
+        found = [Variant(default_params(self.config), self.config.train)]
+        for drawn in (*alone, *_combinations(choices)):
+            params = {key: value for key, value in drawn.items() if is_active(key, space, drawn)}
             try:
-                found.append(apply_params(self.config.train, active))
+                found.append(Variant(params, apply_params(self.config.train, params)))
             except ValidationError:
                 continue  # space_mistakes has named it
         return found
+
+    @property
+    def trains(self) -> list[TrainConfig]:
+        """What the variants train with."""
+        return [variant.train for variant in self.variants]
 
     def _values(self, key: str) -> list[Any]:
         dimension = self.config.search_space[key]
@@ -72,7 +85,7 @@ class Sweep:
 
     def possible(self, path: str) -> set[Any]:
         """Values that a field of `algorithm` may have in a trial."""
-        return {get_value(train, path) for train in self.variants}
+        return {get_value(train, path) for train in self.trains}
 
     def searched(self, path: str) -> str | None:
         """The search-space key that varies a field, or None."""
@@ -81,6 +94,10 @@ class Sweep:
     def keys_of(self, path: str) -> list[str]:
         """The search-space keys that vary a field; several where labels tell them apart."""
         return [key for key in self.config.search_space if path_of(key) == path]
+
+    def with_key(self, key: str) -> list[Variant]:
+        """The variants that draw a key."""
+        return [variant for variant in self.variants if key in variant.params]
 
     def place(self, path: str) -> str:
         """Where the file sets a field: its search-space key, or its path under train."""
@@ -92,3 +109,12 @@ class Sweep:
         train = self.config.train
         preset = TrainConfig.model_validate({"algorithm": {"name": train.algorithm.name}})
         return self.searched(path) is not None or get_value(train, path) != get_value(preset, path)
+
+
+def _combinations(choices: dict[str, list[Any]]) -> list[dict[str, Any]]:
+    """Every way to choose a value for each key; a fixed draw of MAX_VARIANTS where there are more."""
+    num_ways = math.prod(map(len, choices.values()))
+    if num_ways <= MAX_VARIANTS:
+        return [dict(zip(choices, values, strict=True)) for values in itertools.product(*choices.values())]
+    draw = random.Random(0)
+    return [{key: draw.choice(values) for key, values in choices.items()} for _ in range(MAX_VARIANTS)]

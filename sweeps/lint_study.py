@@ -3,13 +3,16 @@
 from collections.abc import Callable, Iterator
 
 from grpo_core import metric_names
-from grpo_core.metric_names import EVAL_ACCURACY_GREEDY, EVALUATION_METRICS, depends_on_machine
+from grpo_core.metric_names import EVALUATION_METRICS, depends_on_machine
 from sweeps.findings import Finding, Sweep, idle
 from sweeps.grid import combinations
+from sweeps.knobs import METRICS
 from sweeps.search_space import path_of
 
 #: Fields that, searched, make trials differ in more than their settings, with what then differs.
 UNEQUAL = {
+    # Fresh adapters change nothing, whatever their size.
+    "policy.lora.": None,
     "policy.": "trials start from different weights",
     "warm_start.": "trials start from different weights",
     "task.": "trials solve different problems",
@@ -38,8 +41,12 @@ def objective(sweep: Sweep) -> Iterator[Finding]:
     if metric not in metrics_known() and (part == metric or not part):
         message = f"{metric} is not recorded; use one of {', '.join(metrics_known())}, or reward/<part>"
         yield Finding("error", key, message)
-    elif metric == EVAL_ACCURACY_GREEDY and not sweep.config.train.eval.greedy:
-        message = f"{metric} is never recorded while train.eval.greedy is false; set it true, or rank by eval/accuracy"
+    elif metric in METRICS and not all(map(METRICS[metric].holds, sweep.trains)):
+        some = any(map(METRICS[metric].holds, sweep.trains))
+        message = (
+            f"{'not every trial has' if some else 'no trial has'} {metric}: it says something only when "
+            f"{METRICS[metric].when}; set that in train, or rank by eval/accuracy"
+        )
         yield Finding("error", key, message)
     elif depends_on_machine(metric):
         yield Finding("warning", key, f"{metric} differs between two equal trials; rank by eval/accuracy")
@@ -95,7 +102,7 @@ def stability(sweep: Sweep) -> Iterator[Finding]:
     needs = {}
     if limits.entropy is not None:
         needs["entropy"] = limits.entropy.warmup_steps + limits.entropy.patience
-        if sweep.searched("rollout.temperature"):
+        if sweep.searched("rollout.temperature") or sweep.searched("rollout.temperature_decay"):
             message = "entropy is measured at the temperature that is searched here, so one band cannot fit all trials"
             yield Finding("warning", "stability.entropy", f"{message}; widen it, or fix the temperature")
     if limits.grad_norm is not None:

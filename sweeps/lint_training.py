@@ -3,40 +3,13 @@
 from collections.abc import Callable, Iterator
 
 from grpo_core.config import TrainConfig
-from grpo_core.presets import PRESETS
 from sweeps.findings import Finding, Sweep, idle
-from sweeps.knobs import KNOBS
+from sweeps.train_fields import LABEL
 
 #: A length-normalised ratio of sequences moves by thousandths in an update (GSPO clips at 3e-4).
 WIDE_SEQUENCE_CLIP = 0.02
-#: Knobs that only cut off what leaves the old policy behind.
-CLIPS = ("clip_range", "clip_range_high", "dual_clip", "ratio_cap", "value_clip_range")
-
-
-def unread(sweep: Sweep) -> Iterator[Finding]:
-    """A knob that no trial reads is a mistake; one that some don't read wants a condition."""
-    for path, knob in KNOBS.items():
-        if not sweep.turned(path):
-            continue
-        readers = [train for train in sweep.variants if knob.is_read(train)]
-        names = list(dict.fromkeys(train.algorithm.name for train in sweep.variants))
-        if not readers:
-            presets = ", ".join(name for name in PRESETS if knob.is_read(_preset(name)))
-            fix = f"change that, take an algorithm that reads it ({presets})," if presets else "change that,"
-            message = f"{', '.join(names)} never reads it: read when {knob.when}; {fix} or drop the key"
-            yield Finding("error", sweep.place(path), message, idle=True)
-            continue
-        for key in sweep.keys_of(path):
-            if len(readers) == len(sweep.variants) or sweep.config.search_space[key].when:
-                continue
-            reading = list(dict.fromkeys(train.algorithm.name for train in readers))
-            fix = f"{{algorithm.name: [{', '.join(reading)}]}}" if len(names) > len(reading) else f"… ({knob.when})"
-            message = f"matters only when {knob.when}; add when: {fix}"
-            yield Finding("warning", f"search_space.{key}", message)
-
-
-def _preset(name: str) -> TrainConfig:
-    return TrainConfig.model_validate({"algorithm": {"name": name}})
+#: Rounds of dynamic sampling beyond which its cost is worth a word.
+MANY_REFILLS = 8
 
 
 def reward_scale(sweep: Sweep) -> Iterator[Finding]:
@@ -45,7 +18,7 @@ def reward_scale(sweep: Sweep) -> Iterator[Finding]:
     if not sweep.turned(path):
         return
     scales = sweep.possible("algorithm.advantage_scale")
-    if not any(map(_scale_weighs, sweep.variants)):
+    if not any(map(_scale_weighs, sweep.trains)):
         if "none" in scales:
             message = (
                 "AdamW divides gradients by their own size, so a factor on the whole loss cancels, but for what "
@@ -71,35 +44,27 @@ def _scale_weighs(train: TrainConfig) -> bool:
     return before or (beside and algorithm.advantage_scale == "none")
 
 
-def clip_range(sweep: Sweep) -> Iterator[Finding]:
-    """No ratio leaves 1 in the only update of a batch, so no clip range is reached."""
-    if sweep.possible("algorithm.updates_per_batch") != {1}:
-        return
-    for name in CLIPS:
-        path = f"algorithm.{name}"
-        if sweep.turned(path) and any(KNOBS[path].is_read(train) for train in sweep.variants):
-            message = (
-                "the only update of a batch is on-policy, every ratio is 1 and nothing is clipped; "
-                "set train.algorithm.updates_per_batch to 2 or more, or drop the key"
-            )
-            yield idle(sweep.place(path), message)
-
-
 def sequence_clip(sweep: Sweep) -> Iterator[Finding]:
     """A clip range meant for tokens is never reached by sequence ratios."""
-    sequences = [train for train in sweep.variants if train.algorithm.ratio_level == "sequence"]
-    wide = [train.algorithm.clip_range for train in sequences if train.algorithm.updates_per_batch > 1]
-    if wide and max(wide) >= WIDE_SEQUENCE_CLIP:
-        message = (
-            f"clip_range {max(wide):g} is meant for tokens; a sequence's ratio stays within thousandths of 1 and is "
-            "not clipped; use about 3e-4 (GSPO)"
-        )
-        yield Finding("warning", sweep.place("algorithm.clip_range"), message)
+    path = "algorithm.clip_range"
+    sequences = [variant for variant in sweep.variants if variant.train.algorithm.ratio_level == "sequence"]
+    clipped = [variant for variant in sequences if variant.train.algorithm.updates_per_batch > 1]
+    widest = max(clipped, key=lambda variant: variant.train.algorithm.clip_range, default=None)
+    if widest is None or widest.train.algorithm.clip_range < WIDE_SEQUENCE_CLIP:
+        return
+    key = next((key for key in sweep.keys_of(path) if key in widest.params), None)
+    message = (
+        f"clip_range {widest.train.algorithm.clip_range:g} is meant for tokens; a sequence's ratio stays within "
+        "thousandths of 1 and is not clipped; use about 3e-4 (GSPO)"
+    )
+    if key is not None and any(variant.train.algorithm.ratio_level == "token" for variant in sweep.with_key(key)):
+        message += f", under a key of its own with another when: {key.partition(LABEL)[0]}{LABEL}gspo"
+    yield Finding("warning", f"train.{path}" if key is None else f"search_space.{key}", message)
 
 
 def sequence_ratio(sweep: Sweep) -> Iterator[Finding]:
     """A ratio for each sequence in a mean over tokens weighs a sequence by its length."""
-    if any(t.algorithm.ratio_level == "sequence" and t.algorithm.aggregation == "token_mean" for t in sweep.variants):
+    if any(t.algorithm.ratio_level == "sequence" and t.algorithm.aggregation == "token_mean" for t in sweep.trains):
         message = (
             "with ratio_level sequence, token_mean gives long answers more weight; "
             "use aggregation: sequence_mean, the preset of gspo"
@@ -109,7 +74,7 @@ def sequence_ratio(sweep: Sweep) -> Iterator[Finding]:
 
 def kl_estimator(sweep: Sweep) -> Iterator[Finding]:
     """k1 in the loss has a gradient of zero mean."""
-    in_loss = [train.algorithm for train in sweep.variants if train.algorithm.kl_in == "loss"]
+    in_loss = [train.algorithm for train in sweep.trains if train.algorithm.kl_in == "loss"]
     if any(algorithm.kl_coef > 0 and algorithm.kl_estimator == "k1" for algorithm in in_loss):
         message = "the gradient of k1 in the loss is zero on average, so it holds nothing back; use k3 or k2"
         yield Finding("warning", sweep.place("algorithm.kl_estimator"), message)
@@ -117,7 +82,7 @@ def kl_estimator(sweep: Sweep) -> Iterator[Finding]:
 
 def kl_in_divided_rewards(sweep: Sweep) -> Iterator[Finding]:
     """A group of equal rewards is told apart by its KL alone, which dividing by the group's own spread blows up."""
-    for train in sweep.variants:
+    for train in sweep.trains:
         algorithm = train.algorithm
         if algorithm.kl_in == "reward" and algorithm.kl_coef > 0 and algorithm.advantage_scale == "group_std":
             message = (
@@ -126,6 +91,29 @@ def kl_in_divided_rewards(sweep: Sweep) -> Iterator[Finding]:
             )
             yield Finding("warning", sweep.place("algorithm.kl_in"), message)
             return
+
+
+def kl_from_nothing(sweep: Sweep) -> Iterator[Finding]:
+    """A coefficient just above 0 pays for a reference that holds nothing back."""
+    for key in sweep.keys_of("algorithm.kl_coef"):
+        if sweep.config.search_space[key].min == 0:
+            message = (
+                "a trial at 0 loads no reference, one just above it loads and runs a reference that holds nothing "
+                "back; use a min above 0 with log: true, or values of which 0 is one"
+            )
+            yield Finding("warning", f"search_space.{key}", message)
+
+
+def refills(sweep: Sweep) -> Iterator[Finding]:
+    """Dynamic sampling with hardly a bound may spend many times a step's completions."""
+    path = "algorithm.max_refills"
+    most = max((train.algorithm.max_refills for train in sweep.trains if train.algorithm.dynamic_sampling), default=0)
+    if most > MANY_REFILLS:
+        message = (
+            f"a step may sample {most + 1} times its completions where rewards are equal in most groups, and the "
+            f"study then takes as long; use up to {MANY_REFILLS}, with larger groups or problems of another difficulty"
+        )
+        yield Finding("warning", sweep.place(path), message)
 
 
 def warm_start(sweep: Sweep) -> Iterator[Finding]:
@@ -153,13 +141,13 @@ def lr_warmup(sweep: Sweep) -> Iterator[Finding]:
 
 
 TRAINING_RULES: tuple[Callable[[Sweep], Iterator[Finding]], ...] = (
-    unread,
     reward_scale,
-    clip_range,
     sequence_clip,
     sequence_ratio,
     kl_estimator,
     kl_in_divided_rewards,
+    kl_from_nothing,
+    refills,
     warm_start,
     lr_warmup,
 )

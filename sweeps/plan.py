@@ -16,7 +16,7 @@ from sweeps.grid import combinations
 from sweeps.phases import PhaseFailed, Phases
 from sweeps.progress import PlainProgress, duration
 from sweeps.sampling import build_pruner, build_sampler
-from sweeps.search_space import default_params
+from sweeps.search_space import covered_params, default_params
 from sweeps.sections import SweepConfig
 from sweeps.study_folder import StudyFolder, read_json
 from sweeps.summary import settings
@@ -78,6 +78,9 @@ def print_plan(config: SweepConfig, runs_dir: str | Path, write: Callable[[str],
     if points:
         write(f"  {len(points)} different settings; what exceeds them repeats some with another seed")
     write(f"trial 0: {settings(default_params(config))} (the file's own values)")
+    num_covered = sum(params != default_params(config) for params in covered_params(config))
+    if num_covered:
+        write(f"  then {num_covered} covered settings of {', '.join(study.cover)}, before the sampler draws")
     measured, source = _measurements(config, Path(runs_dir))
     cost = trial_cost(train, measured.get(TIME_STEP_S), measured.get(TIME_EVAL_S))
     refilled = f", {cost.max_completions:,} at most" if cost.max_completions > cost.num_completions else ""

@@ -19,8 +19,13 @@ if TYPE_CHECKING:
 
 __all__ = [
     "SHORT_NAMES",
+    "ancestors",
     "apply_params",
+    "as_choices",
+    "conditions",
+    "context_of",
     "covered_params",
+    "covered_settings",
     "default_params",
     "distributions",
     "in_order",
@@ -54,6 +59,8 @@ def place_params(train: TrainConfig, params: Mapping[str, Any]) -> dict[str, Any
         *sections, leaf = path.split(".")
         section = data
         for part in sections:
+            if section[part] is None:
+                section[part] = {}
             section = section[part]
         section[leaf] = value
     return data
@@ -70,15 +77,19 @@ def params_of(train: TrainConfig, space: Space) -> dict[str, Any]:
     return {key: value for key, value in values.items() if is_active(key, space, values)}
 
 
-def covered_params(config: SweepConfig) -> list[dict[str, Any]]:
-    """Params of the trials that `study.cover` asks for: every combination of the covered keys' values, the rest as the
-    file has it under them; trial 0 is among them or not, as its own values say."""
+def covered_settings(config: SweepConfig) -> list[dict[str, Any]]:
+    """Every combination of the values of the keys in `study.cover`."""
     covered = config.study.cover
     if not covered:
         return []
     choices = [config.search_space[key].values or () for key in covered]
-    combinations = (dict(zip(covered, values, strict=True)) for values in itertools.product(*choices))
-    return [params_of(apply_params(config.train, each), config.search_space) for each in combinations]
+    return [dict(zip(covered, values, strict=True)) for values in itertools.product(*choices)]
+
+
+def covered_params(config: SweepConfig) -> list[dict[str, Any]]:
+    """Params of the trials that `study.cover` asks for: its settings, the rest as the file has it under them; trial 0
+    is among them or not, as its own values say."""
+    return [params_of(apply_params(config.train, each), config.search_space) for each in covered_settings(config)]
 
 
 def is_active(key: str, space: Space, params: Mapping[str, Any]) -> bool:
@@ -87,6 +98,33 @@ def is_active(key: str, space: Space, params: Mapping[str, Any]) -> bool:
         parent in params and params[parent] in as_choices(wanted) and is_active(parent, space, params)
         for parent, wanted in space[key].when.items()
     )
+
+
+def ancestors(key: str, space: Space) -> list[str]:
+    """The key itself and all keys that its conditions read, directly or not."""
+    seen: list[str] = []
+    waiting = [key]
+    while waiting:
+        current = waiting.pop(0)
+        if current not in seen and current in space:
+            seen.append(current)
+            waiting += space[current].when
+    return seen
+
+
+def conditions(key: str, space: Space) -> dict[str, list[Any]]:
+    """The keys that decide whether `key` exists, each with the values at which it does: none where they contradict."""
+    found: dict[str, list[Any]] = {}
+    for each in ancestors(key, space):
+        for parent, wanted in space[each].when.items():
+            choices = as_choices(wanted)
+            found[parent] = [value for value in found.get(parent, choices) if value in choices]
+    return found
+
+
+def context_of(key: str, space: Space) -> dict[str, Any]:
+    """Params under which a conditional key exists: the first values that its conditions allow."""
+    return {parent: values[0] for parent, values in conditions(key, space).items()}
 
 
 def as_choices(wanted: Any) -> list[Any]:

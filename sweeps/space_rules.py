@@ -8,12 +8,13 @@ from pydantic import ValidationError
 
 from grpo_core.config import TrainConfig
 from sweeps.dimension_rules import on_grid, shape_mistakes
-from sweeps.known_keys import SYNONYMS
+from sweeps.key_rules import condition_mistakes, cover_mistakes, key_mistakes
 from sweeps.mistakes import NOTHING, Mistake, dotted, show
 from sweeps.search_space import (
     apply_params,
-    as_choices,
+    context_of,
     covered_params,
+    covered_settings,
     default_params,
     is_active,
     path_of,
@@ -21,7 +22,7 @@ from sweeps.search_space import (
     points,
 )
 from sweeps.sections import Dimension, SweepConfig
-from sweeps.train_fields import SHORT_NAMES, field_of, get_value, similar_keys
+from sweeps.train_fields import get_value
 from sweeps.validation import translate
 
 #: Values of one key that are tried, and pairs of values of two keys; enough for any space that a person writes.
@@ -39,8 +40,8 @@ def space_mistakes(config: SweepConfig, ignored: frozenset[str] = frozenset()) -
     mistakes: list[Mistake] = []
     sound: dict[str, Dimension] = {}
     for key, dimension in space.items():
-        found = _key_mistakes(key, space) or shape_mistakes(key, dimension)
-        found += _condition_mistakes(key, config, ignored)
+        found = key_mistakes(key, space) or shape_mistakes(key, dimension)
+        found += condition_mistakes(key, space, ignored)
         mistakes += found
         if not found:
             sound[key] = dimension
@@ -54,7 +55,8 @@ def space_mistakes(config: SweepConfig, ignored: frozenset[str] = frozenset()) -
     whole = [key for key in sound if not fitting[key]]
     mistakes += _pair_mistakes(config, whole)
     mistakes += _default_mistakes(config, whole)
-    mistakes += _cover_mistakes(config, whole)
+    unfit = cover_mistakes(config.study.cover, space, ignored)
+    mistakes += unfit or ([] if mistakes or ignored else _covered_trial_mistakes(config))
     if config.study.sampler.name == "grid":
         mistakes += _grid_mistakes(sound)
     return mistakes
@@ -69,84 +71,10 @@ def normalise(config: SweepConfig) -> SweepConfig:
 def _in_field_type(key: str, dimension: Dimension, config: SweepConfig) -> Dimension:
     if dimension.values is None:
         return dimension
-    context = _context(key, config.search_space)
+    context = context_of(key, config.search_space)
     trains = [apply_params(config.train, {**context, key: value}) for value in dimension.values]
     values = tuple(get_value(train, path_of(key)) for train in trains)
     return dimension.model_copy(update={"values": values})
-
-
-def _key_mistakes(key: str, space: dict[str, Dimension]) -> list[Mistake]:
-    path = ("search_space", key)
-    if path_of(key) == "compute.num_ranks":
-        return [
-            Mistake(path, NOTHING, "belongs to the machine, not to the settings; set resources.processes_per_trial")
-        ]
-    if field_of(key) is None:
-        near = similar_keys(SYNONYMS.get(key, key))
-        fix = f"did you mean {' or '.join(near)}?" if near else f"use {', '.join(SHORT_NAMES)} or a path as optim.beta1"
-        return [Mistake(path, NOTHING, f"not a field of train; {fix}")]
-    twins = [other for other in space if other != key and path_of(other) == path_of(key)]
-    for twin in twins:
-        if list(space).index(key) > list(space).index(twin) and not _exclude(key, twin, space):
-            rule = (
-                f"the same field as search_space.{twin}; keep one of the two, or give them conditions (when) of which "
-                "at most one holds"
-            )
-            return [Mistake(path, NOTHING, rule)]
-    return []
-
-
-def _exclude(one: str, other: str, space: dict[str, Dimension]) -> bool:
-    """Whether the conditions of two keys want different values of one parent, so that they never exist together."""
-    first, second = space[one].when, space[other].when
-    return any(
-        not any(value in as_choices(second[parent]) for value in as_choices(first[parent]))
-        for parent in first.keys() & second.keys()
-    )
-
-
-def _condition_mistakes(key: str, config: SweepConfig, ignored: frozenset[str]) -> list[Mistake]:
-    mistakes = []
-    space = config.search_space
-    for parent, wanted in space[key].when.items():
-        path = ("search_space", key, "when", parent)
-        if parent in ignored:
-            continue
-        if parent not in space:
-            same = next((other for other in space if path_of(other) == path_of(parent)), None)
-            fix = f"write it {same}" if same else f"add {parent} to search_space, or drop the condition"
-            mistakes.append(Mistake(path, NOTHING, f"a condition reads a searched key of this file; {fix}"))
-        elif key in _ancestors(parent, space):
-            mistakes.append(Mistake(path, NOTHING, "the conditions run in a circle; drop one of them"))
-        else:
-            possible = points(parent, space[parent]) if field_of(parent) else None
-            missing = [value for value in as_choices(wanted) if possible is not None and value not in possible]
-            if missing or not as_choices(wanted):
-                rule = (
-                    f"search_space.{parent} never has that value; use one of {show(possible or space[parent].show())}"
-                )
-                mistakes.append(Mistake(path, missing[0] if len(missing) == 1 else wanted, rule))
-    return mistakes
-
-
-def _ancestors(key: str, space: dict[str, Dimension]) -> set[str]:
-    """The key itself and all keys that its conditions read, directly or not."""
-    seen: set[str] = set()
-    waiting = [key]
-    while waiting:
-        current = waiting.pop()
-        if current not in seen and current in space:
-            seen.add(current)
-            waiting += space[current].when
-    return seen
-
-
-def _context(key: str, space: dict[str, Dimension]) -> dict[str, Any]:
-    """Params under which a conditional key exists."""
-    params: dict[str, Any] = {}
-    for parent, wanted in space[key].when.items():
-        params |= {**_context(parent, space), parent: as_choices(wanted)[0]}
-    return params
 
 
 def _candidates(key: str, dimension: Dimension) -> list[Any]:
@@ -159,7 +87,7 @@ def _value_mistakes(config: SweepConfig) -> Iterator[tuple[str, list[Mistake]]]:
         refused: dict[str, list[Any]] = {}
         taken: list[Any] = []
         repeated: list[Any] = []
-        context = _context(key, config.search_space)
+        context = context_of(key, config.search_space)
         for value in _candidates(key, dimension):
             train, rule = _apply(config.train, {**context, key: value}, key)
             if isinstance(value, bool) and not isinstance(get_value(config.train, path_of(key)), bool | None):
@@ -206,7 +134,7 @@ def _pair_mistakes(config: SweepConfig, keys: list[str]) -> list[Mistake]:
     budget = MAX_PAIRS
     space = config.search_space
     for first, second in itertools.combinations(keys, 2):
-        context = {**_context(first, space), **_context(second, space)}
+        context = {**context_of(first, space), **context_of(second, space)}
         pairs = list(itertools.product(_candidates(first, space[first]), _candidates(second, space[second])))
         budget -= len(pairs)
         if budget < 0:
@@ -238,31 +166,35 @@ def _default_mistakes(config: SweepConfig, keys: list[str]) -> list[Mistake]:
     return mistakes
 
 
-def _cover_mistakes(config: SweepConfig, keys: list[str]) -> list[Mistake]:
-    """Covered keys without listed values, more covered settings than trials, and values outside the space."""
+def _covered_trial_mistakes(config: SweepConfig) -> list[Mistake]:
+    """More covered settings than trials, settings that do not fit together, and values outside the space, in a space
+    without other mistakes."""
     path = ("study", "cover")
-    for key in config.study.cover:
-        if key not in config.search_space:
-            return [Mistake(path, key, "covers a searched key with listed values; add it to search_space, or drop it")]
-        if config.search_space[key].values is None or config.search_space[key].when:
-            return [Mistake(path, key, "covers a key with values and without a condition; list its values, or drop it")]
-    if not set(config.study.cover) <= set(keys):
-        return []
-    covered = covered_params(config)
-    fresh = [params for params in covered if params != default_params(config)]
-    if len(fresh) + 1 > config.study.n_trials and covered:
-        rule = f"{len(fresh)} settings and trial 0 are more than n_trials; raise it to {len(fresh) + 1} or more"
+    for settings in covered_settings(config):
+        train, rule = _apply(config.train, settings, config.study.cover[0])
+        if train is None:
+            return [Mistake(path, NOTHING, f"with {_words(settings)}: {rule}; or list values that fit")]
+    fresh = [params for params in covered_params(config) if params != default_params(config)]
+    if fresh and len(fresh) + 1 > config.study.n_trials:
+        rule = (
+            f"{len(fresh)} settings and trial 0 are more than n_trials; raise it to {len(fresh) + 1} or more, "
+            "or cover less"
+        )
         return [Mistake(("study", "n_trials"), config.study.n_trials, rule, (path,))]
     for params in fresh:
         for key, value in params.items():
-            if key in keys and not _contains(key, config.search_space[key], value, config):
-                named = ", ".join(f"{each}={show(params[each])}" for each in config.study.cover)
+            if not _contains(key, config.search_space[key], value, config):
                 rule = (
-                    f"the covered trial with {named} runs {path_of(key)}={show(value)}, which is outside "
-                    f"{config.search_space[key].show()}; widen it, or set train.{path_of(key)} inside"
+                    f"the covered trial with {_words({each: params[each] for each in config.study.cover})} runs "
+                    f"{path_of(key)}={show(value)}, which is outside {config.search_space[key].show()}; widen it, or "
+                    f"set train.{path_of(key)} inside"
                 )
                 return [Mistake(("search_space", key), NOTHING, rule, (path,))]
     return []
+
+
+def _words(settings: dict[str, Any]) -> str:
+    return ", ".join(f"{key}={show(value)}" for key, value in settings.items())
 
 
 def _contains(key: str, dimension: Dimension, value: Any, config: SweepConfig) -> bool:

@@ -1,6 +1,7 @@
 """The fields of `TrainConfig` as dotted paths: what exists, and what kind of value each takes."""
 
 import difflib
+import re
 import types
 from dataclasses import dataclass
 from functools import cache
@@ -20,6 +21,7 @@ SHORT_NAMES = {
 }
 #: Between a search-space key and its label; a character that Optuna and MLflow take in names and no path has.
 LABEL = "/"
+_LABEL_NAME = re.compile(r"[A-Za-z0-9_-]{1,100}")
 
 
 @dataclass(frozen=True)
@@ -76,6 +78,12 @@ def path_of(key: str) -> str:
     return SHORT_NAMES.get(name, name)
 
 
+def has_sound_label(key: str) -> bool:
+    """Whether a search-space key has no label, or one that every tracking store takes as part of a name."""
+    _, slash, label = key.partition(LABEL)
+    return not slash or _LABEL_NAME.fullmatch(label) is not None
+
+
 def field_of(key: str) -> TrainField | None:
     """The field that a search-space key means, or None; `task.reward_weights.<part>` is a number too."""
     path = path_of(key)
@@ -100,9 +108,11 @@ def similar_keys(key: str, count: int = 3) -> list[str]:
 
 
 def get_value(train: TrainConfig, path: str) -> Any:
-    """The value of `train` at a dotted path; None where a mapping on the way has no such key."""
+    """The value of `train` at a dotted path; None where a mapping or an absent section on the way has none."""
     value: Any = train
     for part in path.split("."):
+        if value is None:
+            return None
         value = value.get(part) if isinstance(value, dict) else getattr(value, part)
     return value
 

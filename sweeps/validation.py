@@ -119,8 +119,8 @@ def _explain(detail: ErrorDetails, path: Path, value: Any) -> str:
         names = children(path)
         return f"wants a mapping; {'use the keys ' + ', '.join(names) if names else 'write key: value below it'}"
     if kind in ("tuple_type", "list_type"):
-        return "wants a list; write for example [4, 8, 16]"
-    if isinstance(path[-1], int):
+        return f"wants a list; write {show([value]) if isinstance(value, str | int | float) else '[a, b]'}"
+    if isinstance(path[-1], int) and path[0] == "search_space":
         return "wants a finite number, text, true, false or null; write one of these"
     limits = {"gt": "above", "ge": "at least", "lt": "below", "le": "at most", "multiple_of": "a multiple of"}
     for name, words in limits.items():

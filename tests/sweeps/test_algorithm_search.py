@@ -45,6 +45,28 @@ def test_every_algorithm_is_covered_with_its_own_knobs():
     assert drawn.algorithm.clip_range == 5e-4
 
 
+@pytest.mark.parametrize("path", SPACES, ids=lambda path: path.stem)
+def test_whatever_a_study_draws_is_a_config_with_each_key_under_its_condition(path, tmp_path):
+    config = load_sweep(path, ["study.n_trials=24"], profile="cpu" if path.stem != "smoke" else None)
+    folder = StudyFolder(tmp_path / "s")
+    folder.path.mkdir(parents=True)
+    study = SweepStudy(config, folder)
+    for _, _, params in run(study, folder, 24):
+        algorithm = apply_params(config.train, params).algorithm
+        if path == ALGORITHMS:
+            assert ("clip_range/gspo" in params, "clip_range" in params) == (
+                algorithm.name == "gspo",
+                algorithm.name not in ("gspo", "cispo"),
+            )
+            assert (algorithm.clip_range <= 1e-3) == (algorithm.name == "gspo")
+    study.close()
+
+
+def test_options_reach_a_labelled_key():
+    config = load_sweep(ALGORITHMS, ["search_space.clip_range/gspo.max=2e-3"], profile="cpu")
+    assert config.search_space["clip_range/gspo"].max == 2e-3
+
+
 def small(**changes) -> SweepConfig:
     given = {
         "study": {
@@ -124,6 +146,18 @@ def test_covered_settings_are_not_pruned_for_falling_behind(tmp_path):
             "study.cover=algorithm.baseline: covers a searched key with listed values",
         ),
         ({"cover": ["clip_range"]}, {}, "study.cover=clip_range: covers a key with values and without a condition"),
+        (
+            {"cover": ["algorithm.nam"]},
+            {},
+            "study.cover=algorithm.nam: covers a searched key with listed values; write it",
+        ),
+        ({"cover": ["algorithm.clip_range"]}, {}, "with listed values; write it clip_range"),
+        (
+            {"cover": ["algorithm.name"] * 2},
+            {},
+            "study.cover=algorithm.name: listed more than once;",
+        ),
+        ({"cover": "algorithm.name"}, {}, "study.cover=algorithm.name: wants a list; write [algorithm.name]"),
         ({"n_trials": 2}, {}, "study.n_trials=2: 2 settings and trial 0 are more than n_trials; raise it to 3 or more"),
         (
             {},
@@ -140,6 +174,13 @@ def test_covered_settings_are_not_pruned_for_falling_behind(tmp_path):
             {"algorithm.name": {"values": ["grpo", "grop"]}},
             "not an algorithm; use one of grpo, dr_grpo, dapo, gspo,",
         ),
+        (
+            {"cover": ["group_size", "rollout.completions_per_step"]},
+            {"group_size": {"values": [8, 16]}, "rollout.completions_per_step": {"values": [120, 128]}},
+            "search_space.group_size=16: with rollout.completions_per_step=120: ",
+        ),
+        ({"cover": ["group_size"]}, {"group_size": {"valuez": [4]}}, "search_space.group_size.valuez: unknown key"),
+        ({"cover": ["group_size"]}, {"group_size": {"values": []}}, "search_space.group_size.values=[]: no values;"),
     ],
 )
 def test_mistakes_about_covered_and_labelled_keys(tmp_path, study, space, expected):

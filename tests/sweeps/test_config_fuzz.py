@@ -20,6 +20,7 @@ VALID: dict[str, Any] = {
         "objective": {"metric": "eval/accuracy", "direction": "maximize"},
         "sampler": {"name": "tpe", "seed": 1, "options": {}},
         "pruner": {"name": "hyperband", "min_steps": 10},
+        "cover": ["algorithm.name"],
     },
     "search_space": {
         "group_size": {"values": [4, 8, 16]},
@@ -27,6 +28,8 @@ VALID: dict[str, Any] = {
         "lr": {"min": 3e-5, "max": 3e-3, "log": True},
         "algorithm.name": {"values": ["grpo", "dapo"]},
         "algorithm.kl_coef": {"min": 0.0, "max": 1.0, "when": {"algorithm.name": "dapo"}},
+        "reward_scale": {"min": 0.5, "max": 2.0, "when": {"algorithm.name": ["grpo"]}},
+        "reward_scale/dapo": {"values": [1.0, 4.0], "when": {"algorithm.name": "dapo"}},
     },
     "stability": {"nonfinite": "stop", "entropy": {"min": 0.5, "max": 1.0}, "reward_collapse": {"drop": 0.5}},
     "train": {

@@ -100,7 +100,7 @@ def test_unknown_keys_are_named_with_their_likely_place(tmp_path, text, expected
         ),
         (
             f"{HEAD}search_space: {{lr: {{values: 1e-4}}}}\n",
-            "2: search_space.lr.values=0.0001: wants a list; write for",
+            "2: search_space.lr.values=0.0001: wants a list; write [0.0001]",
         ),
         (
             f"{HEAD}search_space: {{lr: {{values: [[1e-4]]}}}}\n",

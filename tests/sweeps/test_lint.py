@@ -2,8 +2,9 @@ from typing import Any
 
 import pytest
 
-from sweeps.knobs import KNOBS
+from sweeps.knobs import KNOBS, METRICS
 from sweeps.lint import Finding, lint
+from sweeps.lint_study import metrics_known
 from sweeps.sections import SweepConfig
 
 HEALTHY: dict[str, Any] = {
@@ -138,6 +139,17 @@ def test_sequence_ratios_belong_to_sequence_means_and_tiny_clips():
     assert [(finding.key, finding.idle) for finding in found] == [("search_space.clip_range", False)]
 
 
+def test_a_wide_sequence_clip_is_named_where_it_is_searched():
+    names = {"algorithm.name": {"values": ["grpo", "gspo"]}}
+    (finding,) = findings(search(**names, **CLIP))
+    assert finding.key == "search_space.clip_range" and finding.message.endswith("another when: clip_range/gspo")
+    own = {"clip_range": {**CLIP["clip_range"], "when": {"algorithm.name": "grpo"}}}
+    tiny = {"min": 1e-4, "max": 1e-3, "log": True, "when": {"algorithm.name": "gspo"}}
+    assert keys(search(**names, **own, **{"clip_range/gspo": tiny})) == []
+    (finding,) = findings(search(**names, **own, **{"clip_range/gspo": {**tiny, "max": 0.1}}))
+    assert finding.key == "search_space.clip_range/gspo" and finding.message.endswith("use about 3e-4 (GSPO)")
+
+
 def test_knobs_that_another_setting_switches_off():
     assert keys(algorithm(constant_length=8)) == [("error", "train.algorithm.constant_length")]
     assert keys(algorithm(constant_length=8, aggregation="constant")) == []
@@ -193,6 +205,61 @@ def test_a_knob_that_some_algorithms_read_wants_a_condition():
     assert lint(SweepConfig.model_validate({**sweep.dump(), "search_space": {**names, **value}})) == []
 
 
+GRPO_OR_PPO = {"algorithm.name": {"values": ["grpo", "ppo"]}}
+
+
+@pytest.mark.parametrize(
+    ("when", "expected"),
+    [
+        ("grpo", "error: search_space.algorithm.value_coef: grpo never reads it: read when baseline is"),
+        (
+            ["grpo", "ppo"],
+            "warning: search_space.algorithm.value_coef: matters only when baseline is value; narrow",
+        ),
+        ("ppo", None),
+    ],
+)
+def test_a_knob_is_judged_under_its_own_condition(when, expected):
+    value = {"algorithm.value_coef": {"min": 0.1, "max": 1.0, "when": {"algorithm.name": when}}}
+    found = findings({**search(**GRPO_OR_PPO, **value), **algorithm(advantage_scale="group_std")})
+    assert [str(finding)[: len(expected)] for finding in found] == [expected] if expected else found == []
+
+
+def test_the_condition_to_add_is_told_by_whichever_key_decides():
+    coefs, estimators = {"values": [0.0, 0.01, 0.1]}, {"values": ["k2", "k3"]}
+    (finding,) = findings(search(**{"algorithm.kl_coef": coefs, "algorithm.kl_estimator": estimators}))
+    assert finding.message == "matters only when kl_coef is above 0; add when: {algorithm.kl_coef: [0.01, 0.1]}"
+    factor = {"optim.value_lr_factor": {"min": 1.0, "max": 20.0}}
+    (finding,) = findings({**search(**GRPO_OR_PPO, **factor), **algorithm(advantage_scale="group_std")})
+    assert finding.message == "matters only when baseline is value; add when: {algorithm.name: [ppo]}"
+
+
+def test_a_condition_on_a_number_does_not_hide_who_reads_a_knob():
+    spaces = {
+        "group_size": {"values": [4, 8]},
+        "algorithm.clipping": {"values": ["surrogate", "weight"], "when": {"group_size": 4}},
+        "algorithm.ratio_cap": {"min": 2.0, "max": 8.0, "when": {"algorithm.clipping": "weight"}},
+    }
+    assert keys(search(**spaces)) == []
+
+
+def test_a_range_of_kl_coef_from_0():
+    ranged = {"algorithm.kl_coef": {"min": 0.0, "max": 0.1}}
+    (finding,) = findings(search(**ranged))
+    assert (finding.level, finding.key) == ("warning", "search_space.algorithm.kl_coef")
+    assert finding.message.startswith("a trial at 0 loads no reference, one just above it loads and runs a reference")
+    assert keys(search(**{"algorithm.kl_coef": {"values": [0.0, 0.1]}})) == []
+
+
+def test_dynamic_sampling_with_hardly_a_bound():
+    assert keys(algorithm(name="dapo", max_refills=8)) == []
+    assert keys(algorithm(name="dapo", max_refills=9)) == [("warning", "train.algorithm.max_refills")]
+    ranged = {"algorithm.max_refills": {"min": 1, "max": 12}}
+    (finding,) = findings({**search(**ranged), **algorithm(name="dapo")})
+    assert finding.key == "search_space.algorithm.max_refills"
+    assert finding.message.startswith("a step may sample 13 times its completions")
+
+
 def test_kl_in_the_reward_beside_divided_advantages():
     knobs = {"kl_in": "reward", "kl_coef": 0.1, "kl_estimator": "k1"}
     assert keys(algorithm(**knobs)) == []
@@ -232,6 +299,42 @@ def test_the_objective_must_be_recorded():
     assert keys(greedy) == [("error", "study.objective.metric")]
     assert keys(objective("time/step_s", direction="minimize")) == [("warning", "study.objective.metric")]
     assert keys(objective("eval/accuracy", direction="minimize")) == [("warning", "study.objective.direction")]
+
+
+# What makes each metric that not every run has; the rest of a healthy sweep has none of them.
+RECORDED = {
+    "reward/smoothed": {"smoothing_window": 5},
+    "loss/value": {"credit": "token", "baseline": "value"},
+    "value/explained_variance": {"credit": "token", "baseline": "value"},
+    "policy/kl": {"kl_coef": 0.1},
+    "policy/kl_coef": {"kl_coef": 0.1, "kl_target": 0.1},
+    "policy/entropy_coef": {"entropy_target": 0.7},
+    "policy/sampler_ratio": {"importance_cap": 2.0},
+    "policy/sampler_ratio_max": {"importance_cap": 2.0},
+    "policy/sampler_truncated_frac": {"importance_cap": 2.0},
+    "rollout/refills": {"dynamic_sampling": True},
+    "rollout/extra_completions": {"dynamic_sampling": True},
+    "rollout/used_frac": {"dynamic_sampling": True},
+    "optim/idle_steps": {"dynamic_sampling": True},
+}
+
+
+@pytest.mark.parametrize("metric", METRICS)
+def test_an_objective_that_not_every_trial_has_is_refused(metric):
+    assert metric in metrics_known()
+    if metric in RECORDED:
+        assert keys(objective(metric)) == [("error", "study.objective.metric")]
+        assert keys({**objective(metric), **algorithm(**RECORDED[metric])}) == []
+
+
+def test_an_objective_that_only_some_trials_have_is_refused():
+    ppo = {**search(**GRPO_OR_PPO), **algorithm(advantage_scale="group_std")}
+    (finding,) = findings({**objective("value/explained_variance"), **ppo})
+    assert finding.level == "error"
+    assert finding.message == (
+        "not every trial has value/explained_variance: it says something only when baseline is value; "
+        "set that in train, or rank by eval/accuracy"
+    )
 
 
 def test_budget():
@@ -296,6 +399,8 @@ def test_other_limits_to_think_about():
     band = {"stability": {"entropy": {"min": 0.5, "max": 1.0}}}
     hot = search(**{"rollout.temperature": {"values": [0.8, 1.0]}})
     assert keys({**band, **hot}) == [("warning", "stability.entropy")]
+    decay = search(**{"rollout.temperature_decay": {"values": [0.99, 1.0]}})
+    assert keys({**band, **decay}) == [("warning", "stability.entropy")]
 
 
 @pytest.mark.parametrize(
@@ -312,6 +417,11 @@ def test_other_limits_to_think_about():
 )
 def test_trials_that_would_not_compare(key, values):
     assert keys(search(**{key: {"values": values}})) == [("warning", f"search_space.{key}")]
+
+
+def test_adapters_of_different_ranks_start_from_the_same_policy():
+    ranks = search(**{"policy.lora.rank": {"values": [8, 16]}})
+    assert keys(merged(ranks, {"train": {"policy": {"lora": {"rank": 16}}}})) == []
 
 
 def test_a_key_with_one_value_is_no_search():

@@ -68,6 +68,15 @@ def test_a_plan_counts_the_points_of_a_small_space(tmp_path: Path) -> None:
     assert any(line.startswith("  6 different settings") for line in plan(config, tmp_path))
 
 
+def test_a_plan_tells_of_covered_settings(tmp_path: Path) -> None:
+    space = {"group_size": {"values": [4, 8, 16]}, "lr": {"min": 1e-5, "max": 1e-3}}
+    given = {"search_space": space, "train": {**TRAIN, "policy": {"name": "some/model"}}}
+    config = make_config(study={"cover": ["group_size"]}, **given)
+    # Trial 0 runs groups of 8 already.
+    assert "  then 2 covered settings of group_size, before the sampler draws" in plan(config, tmp_path)
+    assert not any("covered" in line for line in plan(make_config(**given), tmp_path))
+
+
 def test_a_plan_refuses_what_the_study_would_refuse(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="not accepted by tpe"):
         plan(make_config(study={"sampler": {"name": "tpe", "options": {"no_such": 1}}}), tmp_path)

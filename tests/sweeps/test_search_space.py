@@ -7,6 +7,8 @@ from grpo_core.config import TrainConfig
 from sweeps.search_space import (
     SHORT_NAMES,
     apply_params,
+    context_of,
+    covered_params,
     default_params,
     distributions,
     in_order,
@@ -84,6 +86,19 @@ def test_params_land_in_their_fields_and_the_base_stays_as_it_is():
     assert base == TrainConfig()
 
 
+def test_a_label_names_the_same_field():
+    assert path_of("clip_range/gspo") == "algorithm.clip_range" and path_of("optim.beta1/x") == "optim.beta1"
+    assert apply_params(TrainConfig(), {"clip_range/gspo": 3e-4}).algorithm.clip_range == 3e-4
+
+
+def test_a_param_of_a_section_that_is_not_there_makes_the_section():
+    train = TrainConfig()
+    assert get_value(train, "policy.lora.rank") is None
+    lora = apply_params(train, {"policy.lora.rank": 8}).policy.lora
+    assert lora is not None and (lora.rank, lora.alpha) == (8, 32.0)
+    assert train.policy.lora is None
+
+
 def test_params_are_validated_again():
     with pytest.raises(ValidationError, match="legal group sizes: 2, 4, 8, 16, 32, 64"):
         apply_params(TrainConfig(), {"group_size": 6})
@@ -159,6 +174,36 @@ def test_a_condition_on_a_key_that_is_itself_not_active_does_not_hold():
     params = {"algorithm.name": "grpo", "algorithm.kl_coef": 0.1}
     assert not is_active("algorithm.kl_estimator", chain, params)
     assert is_active("algorithm.kl_estimator", chain, {**params, "algorithm.name": "dapo"})
+
+
+def test_the_context_of_a_key_meets_all_its_conditions_at_once():
+    nested = space(
+        **{
+            "algorithm.name": {"values": ["grpo", "dapo", "gspo"]},
+            "lr": {"values": [1e-4, 1e-3], "when": {"algorithm.name": ["dapo", "gspo"]}},
+            "seed": {"values": [0, 1], "when": {"algorithm.name": ["grpo", "gspo"], "lr": 1e-3}},
+        }
+    )
+    # grpo comes first in the condition of seed, but lr does not exist under it.
+    assert context_of("seed", nested) == {"algorithm.name": "gspo", "lr": 1e-3}
+    assert is_active("seed", nested, context_of("seed", nested))
+    assert context_of("algorithm.name", nested) == {}
+
+
+def test_covered_params_are_every_combination_with_the_files_values_for_the_rest():
+    config = SweepConfig.model_validate(
+        {
+            "study": {"name": "s", "n_trials": 9, "cover": ["algorithm.name", "group_size"]},
+            "search_space": CONDITIONAL | FOUR,
+        }
+    )
+    found = covered_params(config)
+    assert [(params["algorithm.name"], params["group_size"]) for params in found] == [
+        (name, size) for name in ("grpo", "dapo", "cispo") for size in (4, 8, 16)
+    ]
+    rest = {"clip_range": 0.2, "reward_scale": 1.0, "lr": 1e-4}
+    assert found[1] == default_params(config) == {"algorithm.name": "grpo", "group_size": 8, **rest}
+    assert found[4] == {"algorithm.name": "dapo", "group_size": 8, "algorithm.clip_range_high": 0.28, **rest}
 
 
 def test_points_of_finite_and_endless_keys():

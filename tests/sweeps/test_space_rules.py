@@ -137,6 +137,22 @@ def in_space(folder: Path, entry: str, train: str = "") -> list[str]:
             "optim.lr: {values: [1e-4]}",
             "4: search_space.optim.lr: the same field as search_space.lr; keep one of the two, or give them conditions",
         ),
+        (
+            "reward_scale/: {min: 0.5, max: 2.0}",
+            "4: search_space.reward_scale/: a label is one word of letters, digits, _ and -; "
+            "write for example reward_scale/gspo",
+        ),
+        ("reward_scale/a/b: {min: 0.5, max: 2.0}", "4: search_space.reward_scale/a/b: a label is one word"),
+        ("reward_scale/../x: {min: 0.5, max: 2.0}", "4: search_space.reward_scale/../x: a label is one word"),
+        ("'reward_scale/ä {x}': {values: [1.0]}", "4: search_space.reward_scale/ä {x}: a label is one word"),
+        (
+            "lr/late: {min: 1e-5, max: 1e-4}",
+            "4: search_space.lr/late: the same field as search_space.lr; keep one of the two, or give them conditions",
+        ),
+        (
+            "policy.lora.rank: {values: [8, 16]}",
+            "4: train.policy.lora.rank=null: trial 0 runs the file's own values, and this one is outside",
+        ),
         ("compute.num_ranks: {values: [1, 2]}", "4: search_space.compute.num_ranks: belongs to the machine,"),
         ("task.reward_weights: {values: [1]}", "4: search_space.task.reward_weights: not a field of train;"),
     ],
@@ -253,6 +269,12 @@ NAMES = "algorithm.name: {values: [grpo, dapo]}\n  "
             "5: search_space.clip_range.when=dapo: wants a mapping; write key: value below it",
         ),
         (
+            f"{NAMES}algorithm.mask_truncated: {{values: [false, true], when: {{algorithm.name: grpo}}}}\n"
+            "  reward_scale: {min: 0.5, max: 2.0, when: {algorithm.mask_truncated: true, algorithm.name: dapo}}",
+            "6: search_space.reward_scale.when: never holds: with the conditions of its parents it wants two values of "
+            "algorithm.name at once; drop one",
+        ),
+        (
             "clip_range: {values: [0.2], when: {clip_range: 0.2}}",
             "4: search_space.clip_range.when.clip_range: the conditions run in a circle; drop one of them",
         ),
@@ -269,6 +291,15 @@ def test_a_conditional_key_is_checked_under_its_condition(tmp_path):
     config = load_sweep(path)
     # Trial 0 runs grpo, under which the key does not exist.
     assert default_params(config) == {"lr": 1e-4, "algorithm.name": "grpo"}
+
+
+def test_twins_may_exclude_each_other_through_their_parents(tmp_path):
+    path = tmp_path / "f.yaml"
+    mask = "algorithm.mask_truncated: {values: [false, true], when: {algorithm.name: grpo}}"
+    one = "reward_scale: {min: 0.5, max: 2.0, when: {algorithm.mask_truncated: true}}"
+    other = "reward_scale/dapo: {min: 4.0, max: 8.0, when: {algorithm.name: dapo}}"
+    path.write_text(f"{HEAD}{SPACE}  {NAMES}{mask}\n  {one}\n  {other}\n")
+    assert list(load_sweep(path).search_space)[-2:] == ["reward_scale", "reward_scale/dapo"]
 
 
 def test_a_grid_needs_finite_keys(tmp_path):
