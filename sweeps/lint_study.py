@@ -82,8 +82,8 @@ def pruner(sweep: Sweep) -> Iterator[Finding]:
     if study.pruner.name == "none":
         return
     every = train.eval.every if study.objective.metric in EVALUATION_METRICS else 1
-    chances = [step for step in range(every, train.num_steps, every) if step >= study.pruner.min_steps]
-    if not chances:
+    first_chance = every * max(1, -(-study.pruner.min_steps // every))
+    if first_chance >= train.num_steps:
         if study.pruner.min_steps >= train.num_steps:
             key, fix = "study.pruner.min_steps", f"use less than train.num_steps={train.num_steps}"
         else:

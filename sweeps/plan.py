@@ -42,7 +42,7 @@ class Cost:
 
 def trial_cost(train: TrainConfig, step_s: float | None, eval_s: float | None) -> Cost:
     """Cost of one trial, given the seconds of a step and of an evaluation."""
-    num_evals = len({*range(train.eval.every, train.num_steps + 1, train.eval.every), train.num_steps})
+    num_evals = -(-train.num_steps // train.eval.every)
     per_eval = train.eval.num_problems * (train.eval.samples_per_problem + train.eval.greedy)
     trained, evaluated = train.num_steps * train.rollout.completions_per_step, num_evals * per_eval
     refills = train.algorithm.max_refills if train.algorithm.dynamic_sampling else 0

@@ -371,6 +371,11 @@ def test_a_pruner_needs_values_between_min_steps_and_the_last_step():
     assert keys(pruned("hyperband", min_steps=60)) == [("warning", "study.pruner.min_steps")]
     assert keys({**pruned("hyperband", min_steps=30), "train": {"eval": {"every": 40}}}) == []
     assert keys({**pruned("asha"), "train": {"eval": {"every": 60}}}) == [("warning", "train.eval.every")]
+    assert keys({**pruned("hyperband", min_steps=40), "train": {"eval": {"every": 20}}}) == []
+    assert keys({**pruned("hyperband", min_steps=41), "train": {"eval": {"every": 20}}}) == [
+        ("warning", "train.eval.every")
+    ]
+    assert keys({**pruned("hyperband"), "train": {"num_steps": 10**18}}) == []
     per_step = merged(pruned("asha"), objective("reward/mean"))
     assert keys({**per_step, "train": {"eval": {"every": 60}}}) == []
     assert keys(merged(pruned("median"), {"study": {"n_trials": 5, "sampler": {"n_startup_trials": 2}}})) == [
