@@ -69,7 +69,7 @@ def _signal(measured: Mapping[str, Any], config: SweepConfig) -> list[Finding]:
             "take easier problems, a stronger policy or a longer warm start"
         )
         findings.append(Finding("warning", "train.task.name", message))
-    elif dead >= MANY_DEAD:
+    elif dead >= MANY_DEAD and config.train.algorithm.compares_groups:
         message = (
             f"{dead:.0%} of groups have equal rewards and so no signal (mean reward {reward:.2g}); "
             f"{'harder' if reward > 0.5 else 'easier'} problems or larger groups would have more"

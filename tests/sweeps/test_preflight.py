@@ -59,3 +59,8 @@ def test_truncation_and_missing_signal_are_warned_about() -> None:
     assert found({"rollout/truncated_frac": 0.6}) == [("warning", "train.rollout.max_new_tokens")]
     assert found({"reward/mean": 0.0, "eval/accuracy": 0.0}) == [("warning", "train.task.name")]
     assert found({"groups/dead_frac": 0.97}) == [("warning", "train.task.name")]
+
+
+def test_equal_rewards_in_a_group_are_no_fault_where_groups_are_not_compared() -> None:
+    given = {"study": {"name": "s", "n_trials": 1}, "search_space": {}, "train": {"algorithm": {"name": "ppo"}}}
+    assert judge({**HEALTHY, "groups/dead_frac": 0.97}, SweepConfig.model_validate(given)) == []
