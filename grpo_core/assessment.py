@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from grpo_core.batches import forward_inputs, rows_by_length
+from grpo_core.batches import forward_inputs
 from grpo_core.group_forward import TokenPredictions
 from grpo_core.rollouts import Rollouts, select_rows
 
@@ -24,7 +24,7 @@ def assess(
     """`forward`'s predictions for the B completions of `rollouts`, `[B, T]`; 0 where a completion has ended."""
     logprobs, entropy = torch.zeros_like(rollouts.logprobs), torch.zeros_like(rollouts.logprobs)
     values: Tensor | None = None
-    for rows in rows_by_length(rollouts, micro_batch_size):
+    for rows in torch.arange(len(logprobs), device=logprobs.device).split(micro_batch_size):
         part = select_rows(rollouts, rows)
         with autocast():
             predicted = forward(**forward_inputs(part))

@@ -90,19 +90,12 @@ def minibatch(batch: Batch, number: int, num_minibatches: int, *seed_parts: int 
 
 
 def micro_batches(batch: Batch, size: int) -> Iterator[Batch]:
-    """`batch` in parts of at most `size` completions of similar length, each trimmed to its own longest.
+    """`batch` in parts of at most `size` completions, neighbours together, so that few prompts are in two parts.
 
     How a batch is cut changes no loss and no gradient: the loss is normalised over the whole update.
     """
-    for rows in rows_by_length(batch.rollouts, size):
+    for rows in torch.arange(len(batch.loss_mask), device=batch.loss_mask.device).split(size):
         yield batch.select(rows)
-
-
-def rows_by_length(rollouts: Rollouts, size: int) -> Iterator[Tensor]:
-    """Indices of completions, at most `size` of similar length at a time."""
-    for rows in rollouts.lengths.argsort(stable=True).split(size):
-        # Rows of one prompt side by side, so that a part computes each of its prompts once.
-        yield rows.sort().values
 
 
 def forward_inputs(rollouts: Rollouts) -> dict[str, Any]:

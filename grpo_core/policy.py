@@ -10,6 +10,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, P
 from transformers.utils.logging import disable_progress_bar
 
 from grpo_core.config import PolicyConfig
+from grpo_core.cpu_products import use_fast_products
+from grpo_core.group_attention import use_group_attention
 from grpo_core.lora import add_adapters, has_adapters, load_adapters, merge_adapters, save_adapters
 from grpo_core.tasks import Task
 from grpo_core.tiny import tiny_model, word_tokenizer
@@ -76,6 +78,7 @@ def load_policy(config: PolicyConfig, task: Task, start: Path | None = None, che
         )
     if config.lora is not None:
         _adapt(policy, config, start, checkpoint)
+    use_fast_products(policy.model)
     return policy
 
 
@@ -155,6 +158,7 @@ def _first_line(error: Exception) -> str:
 
 def _policy(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> Policy:
     switch_dropout_off(model)
+    use_group_attention(model)
     eos_ids = end_of_sequence_ids(model, tokenizer)
     pad_id = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else eos_ids[0]
     return Policy(model, tokenizer, eos_ids, int(pad_id))

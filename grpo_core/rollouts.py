@@ -6,10 +6,10 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from grpo_core.cache import BufferedLayer, new_cache, run_model, sampling_cache
 from grpo_core.config import RolloutConfig
-from grpo_core.group_forward import positions
-from grpo_core.logprobs import token_logprobs
+from grpo_core.decoding import Decoder
+from grpo_core.logprobs import entropy_of
+from grpo_core.output_layer import output_layer
 from grpo_core.policy import Policy
 
 #: Finished rows are dropped from the batch once this share of its rows has finished.
@@ -21,7 +21,7 @@ class Rollouts:
     """Completions of P prompts, B in all, at most T tokens long; rows of one group are neighbours."""
 
     prompt_ids: Tensor
-    """[P, Tp], padded on the left."""
+    """[P, Tp], padded on the right."""
     prompt_mask: Tensor
     """[P, Tp], True for tokens of the prompt."""
     prompt_index: Tensor
@@ -78,9 +78,9 @@ def _sample_chunk(
 ) -> Rollouts:
     model = policy.model
     was_training = model.training
-    # Evaluation mode also keeps the cache on where training uses activation checkpointing.
+    # Activation checkpointing has nothing to save without gradients.
     model.eval()
-    prompt_ids, prompt_mask = pad_left(prompts, policy.pad_id, model.device)
+    prompt_ids, prompt_mask = pad_right(prompts, policy.pad_id, model.device)
     prompt_index = torch.arange(len(prompts), device=model.device).repeat_interleave(group_size)
     choose = _choose_greedily if greedy else _draw(generator)
     num_rows, limit = len(prompt_index), config.max_new_tokens
@@ -93,29 +93,21 @@ def _sample_chunk(
     ended = torch.zeros(num_rows, dtype=torch.bool, device=model.device)
     eos_ids = torch.tensor(policy.eos_ids, device=model.device)
 
-    prompt_cache = new_cache(model)
-    logits = run_model(
-        model,
-        prompt_ids,
-        prompt_cache,
-        attention_mask=prompt_mask.long(),
-        position_ids=positions(prompt_mask),
-        logits_to_keep=1,
-    )[prompt_index, -1]
-    cache = sampling_cache(prompt_cache, prompt_index, prompt_ids.shape[1] + limit)
+    decoder = Decoder(model, prompt_ids, prompt_mask, limit)
+    hidden = decoder.open(prompt_index)
+    layer = output_layer(model)
     # Rows still in the batch, by their place in the result; finished ones stay until dropping them pays.
     rows = torch.arange(num_rows, device=model.device)
     alive = torch.ones(num_rows, dtype=torch.bool, device=model.device)
-    seen = torch.nn.functional.pad(prompt_mask[prompt_index].long(), (0, limit), value=1)
-    next_position = prompt_mask[prompt_index].sum(dim=1, keepdim=True)
 
     for place in range(limit):
-        chosen = choose(logits, config.temperature)
-        token_logprob, token_entropy = token_logprobs(logits, chosen, config.temperature)
+        log_probs = layer.log_probs(hidden, config.temperature)
+        probs = log_probs.exp()
+        chosen = choose(log_probs, probs)
         tokens[rows, place] = torch.where(alive, chosen, policy.pad_id)
         mask[rows, place] = alive
-        logprobs[rows, place] = torch.where(alive, token_logprob, 0.0)
-        entropy[rows, place] = torch.where(alive, token_entropy, 0.0)
+        logprobs[rows, place] = torch.where(alive, log_probs.gather(1, chosen.unsqueeze(1)).squeeze(1), 0.0)
+        entropy[rows, place] = torch.where(alive, entropy_of(log_probs), 0.0)
         closed = torch.isin(chosen, eos_ids) & alive
         ended[rows] |= closed
         alive = alive & ~closed
@@ -124,42 +116,32 @@ def _sample_chunk(
             break
         if num_alive <= (1 - DROP_SHARE) * len(rows):
             kept = alive.nonzero().squeeze(1)
-            rows, chosen, seen, next_position = rows[kept], chosen[kept], seen[kept], next_position[kept]
-            alive = alive[kept]
-            for layer in cache.layers:
-                assert isinstance(layer, BufferedLayer)
-                layer.keep_rows(kept)
-        logits = run_model(
-            model,
-            chosen.unsqueeze(1),
-            cache,
-            attention_mask=seen[:, : prompt_ids.shape[1] + place + 1],
-            position_ids=next_position + place,
-        )[:, -1]
+            rows, chosen, alive = rows[kept], chosen[kept], alive[kept]
+            decoder.keep(kept)
+        hidden = decoder.step(chosen)
     model.train(was_training)
     return _trim(
         Rollouts(prompt_ids, prompt_mask, prompt_index, tokens, mask, logprobs, entropy, ended, config.temperature)
     )
 
 
-def _choose_greedily(logits: Tensor, temperature: float) -> Tensor:
-    return logits.argmax(dim=-1)
+def _choose_greedily(log_probs: Tensor, probs: Tensor) -> Tensor:
+    return log_probs.argmax(dim=-1)
 
 
-def _draw(generator: torch.Generator | None) -> Callable[[Tensor, float], Tensor]:
-    def draw(logits: Tensor, temperature: float) -> Tensor:
+def _draw(generator: torch.Generator | None) -> Callable[[Tensor, Tensor], Tensor]:
+    def draw(log_probs: Tensor, probs: Tensor) -> Tensor:
         # With E ~ Exp(1), argmax p / E is a draw from p; no sorting or cumulative sum over the vocabulary.
-        probs = (logits.float() / temperature).softmax(dim=-1)
         return (probs / torch.empty_like(probs).exponential_(generator=generator)).argmax(dim=-1)
 
     return draw
 
 
-def pad_left(prompts: Sequence[Sequence[int]], pad_id: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Token lists as `(ids, mask)`, each `[P, Tp]`, padded on the left so that all prompts end at one place."""
+def pad_right(prompts: Sequence[Sequence[int]], pad_id: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Token lists as `(ids, mask)`, each `[P, Tp]`, padded on the right."""
     longest = max(len(prompt) for prompt in prompts)
-    ids = [[pad_id] * (longest - len(prompt)) + list(prompt) for prompt in prompts]
-    mask = [[False] * (longest - len(prompt)) + [True] * len(prompt) for prompt in prompts]
+    ids = [list(prompt) + [pad_id] * (longest - len(prompt)) for prompt in prompts]
+    mask = [[True] * len(prompt) + [False] * (longest - len(prompt)) for prompt in prompts]
     return torch.tensor(ids, device=device), torch.tensor(mask, device=device)
 
 
@@ -171,18 +153,13 @@ def concatenate(parts: Sequence[Rollouts], pad_id: int) -> Rollouts:
     width = max(part.completion_ids.shape[1] for part in parts)
     offsets = torch.tensor([0, *(part.prompt_ids.shape[0] for part in parts)]).cumsum(0).tolist()
 
-    def joined(name: str, fill: float | bool, left: int = 0) -> Tensor:
-        padded = []
-        for part in parts:
-            values = getattr(part, name)
-            missing = (prompt_width if left else width) - values.shape[1]
-            sides = (missing, 0) if left else (0, missing)
-            padded.append(torch.nn.functional.pad(values, sides, value=fill))
-        return torch.cat(padded)
+    def joined(name: str, fill: float | bool, columns: int = width) -> Tensor:
+        tables = [getattr(part, name) for part in parts]
+        return torch.cat([torch.nn.functional.pad(each, (0, columns - each.shape[1]), value=fill) for each in tables])
 
     return Rollouts(
-        prompt_ids=joined("prompt_ids", pad_id, left=1),
-        prompt_mask=joined("prompt_mask", False, left=1),
+        prompt_ids=joined("prompt_ids", pad_id, prompt_width),
+        prompt_mask=joined("prompt_mask", False, prompt_width),
         prompt_index=torch.cat([part.prompt_index + offset for part, offset in zip(parts, offsets, strict=False)]),
         completion_ids=joined("completion_ids", pad_id),
         completion_mask=joined("completion_mask", False),
@@ -197,11 +174,11 @@ def select_rows(rollouts: Rollouts, rows: Tensor) -> Rollouts:
     """The completions `rows` (indices) of `rollouts`, without prompts and columns that none of them uses."""
     prompts, prompt_index = rollouts.prompt_index[rows].unique(return_inverse=True)
     prompt_mask = rollouts.prompt_mask[prompts]
-    first = int(prompt_mask.long().argmax(dim=1).min())
+    prompt_width = int(prompt_mask.sum(dim=1).max())
     longest = int(rollouts.lengths[rows].max())
     return Rollouts(
-        prompt_ids=rollouts.prompt_ids[prompts, first:],
-        prompt_mask=prompt_mask[:, first:],
+        prompt_ids=rollouts.prompt_ids[prompts, :prompt_width],
+        prompt_mask=prompt_mask[:, :prompt_width],
         prompt_index=prompt_index,
         completion_ids=rollouts.completion_ids[rows, :longest],
         completion_mask=rollouts.completion_mask[rows, :longest],

@@ -85,11 +85,7 @@ def build_learner(policy: Policy, config: TrainConfig, accelerator: Accelerator,
         # transformers before 5.24 has only the older name, which the newer one deprecates.
         enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
         enable({"use_reentrant": False})
-    forward = GroupForward(
-        policy.model,
-        share_prompts=not config.compute.activation_checkpointing,
-        with_values=config.algorithm.baseline == "value",
-    )
+    forward = GroupForward(policy.model, with_values=config.algorithm.baseline == "value")
     forward.train()
     optim = config.optim
     trained = [weight for weight in policy.model.parameters() if weight.requires_grad]
