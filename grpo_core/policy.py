@@ -149,7 +149,18 @@ def _loaded(config: PolicyConfig, folder: Path | None) -> Policy:
             f"policy.name={source!r}: neither a folder written by save_pretrained nor to be had from the hub "
             f"({_first_line(error)}); check the id and the connection, or give the path of a local folder"
         ) from error
+    if files:
+        _forget_quantization(model)
     return _policy(model, tokenizer)
+
+
+def _forget_quantization(model: PreTrainedModel) -> None:
+    """A GGUF file's weights are plain float32 once loaded; transformers still refuses to save a model that has been
+    quantised."""
+    model.hf_quantizer = None
+    model.is_quantized = False
+    if hasattr(model.config, "quantization_config"):
+        del model.config.quantization_config
 
 
 def _first_line(error: Exception) -> str:

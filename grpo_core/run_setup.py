@@ -97,7 +97,8 @@ def build_learner(policy: Policy, config: TrainConfig, accelerator: Accelerator,
         lr=optim.lr,
         betas=(optim.beta1, optim.beta2),
         weight_decay=optim.weight_decay,
-        fused=accelerator.device.type == "cuda",
+        # One pass over weights, gradients and moments instead of a dozen.
+        fused=True,
     )
     module, prepared = accelerator.prepare(forward, optimizer)
     return Learner(module, forward, None, prepared, accelerator, ranks)
