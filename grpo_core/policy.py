@@ -157,8 +157,8 @@ def _loaded(config: PolicyConfig, folder: Path | None) -> Policy:
 def _forget_quantization(model: PreTrainedModel) -> None:
     """A GGUF file's weights are plain float32 once loaded; transformers still refuses to save a model that has been
     quantised."""
-    model.hf_quantizer = None
-    model.is_quantized = False
+    model.hf_quantizer = None  # type: ignore[assignment]
+    model.is_quantized = False  # type: ignore[assignment]
     if hasattr(model.config, "quantization_config"):
         del model.config.quantization_config
 

@@ -7,11 +7,12 @@ from grpo_core.metric_names import POLICY_ENTROPY, REWARD_MEAN
 from reports import formats, theme
 from reports.algorithms import KEY, Contender, contenders
 from reports.curve_guides import guides
-from reports.curves import MAX_POINTS, SMOOTHING_STEPS, smoothed
+from reports.curves import SMOOTHING_STEPS, smoothed
 from reports.estimates import Z95
 from reports.outcome import base_name
 from reports.span import span_of
 from reports.study_data import Curve, Study, Trial
+from reports.thinning import MAX_POINTS, thinned
 from reports.trial_groups import describe, group, style
 
 _CURVE_HEIGHT = 420
@@ -116,8 +117,7 @@ def _curves(study: Study, found: list[Contender], metric: str, title: str, capti
 
 def _line(study: Study, contender: Contender, curve: Curve, is_smooth: bool) -> dict[str, Any]:
     trial = contender.shown
-    stride = math.ceil(len(curve.steps) / MAX_POINTS)
-    kept = sorted({*range(0, len(curve.steps), stride), len(curve.steps) - 1})
+    kept = thinned(curve.values, MAX_POINTS)
     color, symbol = _look(study, contender)
     trace: dict[str, Any] = {
         "type": "scatter",

@@ -20,13 +20,14 @@ from reports.estimates import Z95
 from reports.mark_labels import place_labels
 from reports.span import Span, span_of
 from reports.study_data import Curve, Study, Trial
+from reports.thinning import MAX_POINTS, points_per_line, thinned
 from reports.trial_groups import describe, in_drawing_order, style
 from sweeps.train_fields import path_of
 
-#: A line of a longer run is thinned to about this many points; more cannot be told apart on a screen.
-MAX_POINTS = 500
 #: The reward of one step is mostly noise: its curves can be shown as the mean of this many steps up to each.
 SMOOTHING_STEPS = 5
+#: Numbers of stopped trials stand beside their marks where no more than this many do; more would cover each other.
+MAX_LABELS = 60
 
 
 @dataclass(frozen=True)
@@ -65,9 +66,12 @@ def curve_figures(study: Study) -> list[theme.Figure]:
 
 def smoothed(values: list[float]) -> list[float]:
     """Mean of each value and those up to `SMOOTHING_STEPS` - 1 before it, over the finite ones; NaN without any."""
-    windows = [values[max(0, index + 1 - SMOOTHING_STEPS) : index + 1] for index in range(len(values))]
-    finite = [[value for value in window if math.isfinite(value)] for window in windows]
-    return [fmean(window) if window else math.nan for window in finite]
+    return [_smoothed_at(values, index) for index in range(len(values))]
+
+
+def _smoothed_at(values: list[float], index: int) -> float:
+    window = [value for value in values[max(0, index + 1 - SMOOTHING_STEPS) : index + 1] if math.isfinite(value)]
+    return fmean(window) if window else math.nan
 
 
 def _figure(study: Study, chart: _Chart) -> theme.Figure:
@@ -81,12 +85,14 @@ def _figure(study: Study, chart: _Chart) -> theme.Figure:
         half_widths = _half_widths(study, trial, chart)
         values += [value + half_widths.get(step, 0.0) for step, value in zip(curve.steps, curve.values, strict=True)]
     span = span_of(values, study.limits(metric), chart.is_log)
-    lines = [_line(study, trial, curve, span, chart) for trial, curve in drawn]
+    limit = points_per_line(len(drawn))
+    lines = [_line(study, trial, curve, span, chart, limit) for trial, curve in drawn]
     marks = [mark for trial, curve in drawn if (mark := _mark(study, trial, curve, span, chart))]
     heights = [mark["meta"].get("smoothed", mark["y"])[0] for mark in marks]
     points = [(mark["x"][0] / study.num_steps, span.height(y)) for mark, y in zip(marks, heights, strict=True)]
-    for mark, position in zip(marks, place_labels(points), strict=True):
-        mark["textposition"] = position
+    if len(marks) <= MAX_LABELS:
+        for mark, position in zip(marks, place_labels(points), strict=True):
+            mark |= {"mode": "markers+text", "text": [str(mark["meta"]["trial"])], "textposition": position}
     label = formats.chart_text(chart.label)
     yaxis = theme.axis(label, range=[span.low, span.high])
     if chart.is_log:
@@ -103,10 +109,9 @@ def _has_reference(study: Study, trial: Trial) -> bool:
     return bool(own[0] if own else study.train("algorithm", "kl_coef"))
 
 
-def _line(study: Study, trial: Trial, curve: Curve, span: Span, chart: _Chart) -> dict[str, Any]:
+def _line(study: Study, trial: Trial, curve: Curve, span: Span, chart: _Chart, limit: int) -> dict[str, Any]:
     look = style(study, trial)
-    stride = math.ceil(len(curve.steps) / MAX_POINTS)
-    kept = sorted({*range(0, len(curve.steps), stride), len(curve.steps) - 1})
+    kept = thinned(curve.values, MAX_POINTS if look.group in ("best", "defaults") else limit)
     trace: dict[str, Any] = {
         "type": "scatter",
         "mode": "lines+markers" if chart.is_sparse or len(kept) == 1 else "lines",
@@ -123,8 +128,7 @@ def _line(study: Study, trial: Trial, curve: Curve, span: Span, chart: _Chart) -
         trace["x"].append(trial.stop_step)
         trace["y"].append(trace["y"][-1])
     if chart.is_smooth:
-        smooth = smoothed(curve.values)
-        trace["meta"]["smoothed"] = [_drawable(smooth[index], span) for index in kept]
+        trace["meta"]["smoothed"] = [_drawable(_smoothed_at(curve.values, index), span) for index in kept]
     if half_widths := _half_widths(study, trial, chart):
         halves = [half_widths.get(step, math.nan) for step in trace["x"]]
         trace["error_y"] = {"type": "data", "array": halves, "thickness": 1.2, "width": 3, "color": look.color}
@@ -148,10 +152,9 @@ def _mark(study: Study, trial: Trial, curve: Curve, span: Span, chart: _Chart) -
     look = style(study, trial)
     mark: dict[str, Any] = {
         "type": "scatter",
-        "mode": "markers+text",
+        "mode": "markers",
         "x": [trial.stop_step],
         "y": [height],
-        "text": [str(trial.number)],
         "textfont": {"size": 11, "color": look.color},
         "cliponaxis": False,
         "marker": {"symbol": look.symbol, "size": 9, "color": look.color, "line": {"width": 1, "color": theme.PANEL}},
@@ -159,7 +162,7 @@ def _mark(study: Study, trial: Trial, curve: Curve, span: Span, chart: _Chart) -
         "meta": {"group": look.group, "trial": trial.number},
     }
     if chart.is_smooth:
-        mark["meta"]["smoothed"] = [span.place(smoothed(curve.values)[curve.steps.index(found[0])])]
+        mark["meta"]["smoothed"] = [span.place(_smoothed_at(curve.values, curve.steps.index(found[0])))]
     return mark
 
 

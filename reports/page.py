@@ -24,11 +24,13 @@ from reports.estimates import measured
 from reports.importance import importance_figure, setting_shares
 from reports.legend import legend_entries
 from reports.outcome import base_name, counts, figure_rows, setting_rows, verdict
+from reports.packing import packed
 from reports.parallel import parallel_figure
 from reports.records import read_study
 from reports.slices import slice_figures, stability_figures
 from reports.study_data import Study, Trial
 from reports.theme import Figure
+from reports.trial_groups import describe
 from sweeps.study_folder import StudyFolder, write_text
 from sweeps.summary import reproduce_command
 
@@ -103,7 +105,7 @@ def render(study: Study) -> str:
         samples=(study.final or {}).get("samples") or [],
         sweep=formats.without_credentials(study.config_text),
         versions=versions(),
-        figure_json=Markup(safe_json({figure.name: _plain(figure) for group in figures.values() for figure in group})),
+        figure_json=Markup(safe_json(_figures(study, [each for group in figures.values() for each in group]))),
         style=Markup(importlib.resources.files("reports").joinpath("report.css").read_text("utf-8")),
         scripts=[Markup(plotly), Markup(charts)],
         script_hashes=" ".join(_hash(script) for script in (plotly, charts)),
@@ -206,8 +208,11 @@ def _present(figure: Figure | None) -> list[Figure]:
     return [figure] if figure is not None else []
 
 
-def _plain(figure: Figure) -> dict[str, Any]:
-    return {"data": figure.data, "layout": figure.layout, "height": figure.height}
+def _figures(study: Study, figures: list[Figure]) -> dict[str, Any]:
+    """What report.js draws: the charts by name, and what is said of each trial on hover."""
+    hovers = {trial.number: describe(study, trial) for trial in study.trials}
+    charts = {each.name: {"data": packed(each.data, hovers), "layout": each.layout} for each in figures}
+    return {"charts": charts, "hovers": hovers}
 
 
 def _hash(script: str) -> str:

@@ -5,11 +5,11 @@ A record that cannot be read is left out and named in `Study.notes`.
 
 import json
 import math
-from collections import defaultdict
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import orjson
 import yaml
 
 from reports.study_data import Curve, Dimension, Study, Trial
@@ -87,27 +87,48 @@ def _read_trial(folder: TrialFolder, is_running: bool, notes: list[str]) -> Tria
 
 
 def _read_curves(path: Path, notes: list[str]) -> tuple[dict[str, Curve], list[float]]:
-    """Curves of metrics.jsonl and the times of its steps; a line that its writer has not finished is left out."""
-    points: dict[str, tuple[list[int], list[float]]] = defaultdict(lambda: ([], []))
-    times: list[float] = []
-    lines = path.read_text(errors="replace").split("\n") if path.is_file() else []
-    num_unreadable = 0
-    for line in lines[:-1]:
-        try:
-            record = json.loads(line)
-            step, metrics = int(record["step"]), dict(record["metrics"])
-        except (ValueError, KeyError, TypeError):
-            num_unreadable += 1
-            continue
-        if isinstance(record.get("time"), int | float):
-            times.append(record["time"])
-        for name, value in metrics.items():
-            if isinstance(value, int | float) and (not points[name][0] or points[name][0][-1] < step):
-                points[name][0].append(step)
-                points[name][1].append(float(value))
-    if num_unreadable:
+    """Curves of metrics.jsonl and the times of its steps; a line that its writer has not finished is left out.
+
+    Of a step that was recorded twice the first record counts.
+    """
+    lines = path.read_bytes().split(b"\n") if path.is_file() else []
+    records = [record for line in lines[:-1] if (record := _read_step(line)) is not None]
+    if num_unreadable := len(lines[:-1]) - len(records):
         notes.append(f"{path.parent.name}/{path.name}: {num_unreadable} lines are not readable and left out")
-    return {name: Curve(*found) for name, found in points.items() if found[0]}, times
+    times = [record["time"] for record in records if isinstance(record.get("time"), int | float)]
+    steps, metrics = _in_rising_order(records)
+    curves = {}
+    for name in dict.fromkeys(name for each in metrics for name in each):
+        values: list[Any] = [each.get(name) for each in metrics]
+        places = [place for place, value in enumerate(values) if isinstance(value, int | float)]
+        if len(places) == len(steps):
+            curves[name] = Curve(steps, list(map(float, values)))
+        elif places:
+            curves[name] = Curve([steps[place] for place in places], [float(values[place]) for place in places])
+    return curves, times
+
+
+def _read_step(line: bytes) -> dict[str, Any] | None:
+    """The record of a step, None where it is not readable."""
+    try:
+        try:
+            record = orjson.loads(line)
+        except orjson.JSONDecodeError:
+            # NaN and infinities, which our own writer leaves and JSON does not have.
+            record = json.loads(line)
+        return {**record, "step": int(record["step"]), "metrics": dict(record["metrics"])}
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+def _in_rising_order(records: list[dict[str, Any]]) -> tuple[list[int], list[dict[str, Any]]]:
+    steps: list[int] = []
+    metrics: list[dict[str, Any]] = []
+    for record in records:
+        if not steps or record["step"] > steps[-1]:
+            steps.append(record["step"])
+            metrics.append(record["metrics"])
+    return steps, metrics
 
 
 def _read_json(path: Path, notes: list[str]) -> dict[str, Any] | None:

@@ -1,6 +1,6 @@
 "use strict";
 (() => {
-  const figures = JSON.parse(document.getElementById("figures").textContent);
+  const { charts: figures, hovers } = JSON.parse(document.getElementById("figures").textContent);
   const charts = [...document.querySelectorAll(".chart")];
   const config = { responsive: true, displaylogo: false, modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"] };
   const smoothBox = document.getElementById("smooth");
@@ -22,6 +22,32 @@
   const hiddenGroups = () => new Set(
     [...document.querySelectorAll("input[data-group]")].filter((box) => !box.checked).map((box) => box.dataset.group));
 
+  // A trace holds trials one after the other (reports/packing.py): what is said of each goes to all of its points.
+  const unpack = (trace) => {
+    const { trials, notes } = trace.meta || {};
+    if (!trials) return;
+    trace.hovertext = trials.flatMap(([trial, length]) => Array(length).fill(hovers[trial]));
+    if (notes) trace.customdata = trials.flatMap(([, length], place) => Array(length).fill(notes[place]));
+  };
+
+  // The trace of one trial alone, in front; null where the trace has none of its points.
+  const pick = (trace, picked) => {
+    let start = 0;
+    for (const [trial, length] of trace.meta.trials) {
+      if (String(trial) === picked) {
+        const cut = (values) => (Array.isArray(values) ? values.slice(start, start + length) : values);
+        const alone = { ...trace, meta: { group: trace.meta.group }, opacity: 1 };
+        for (const key of ["x", "y", "text", "textposition", "hovertext", "customdata"]) if (key in alone) alone[key] = cut(alone[key]);
+        if (alone.marker) alone.marker = { ...alone.marker, color: cut(alone.marker.color) };
+        if (alone.error_y) alone.error_y = { ...alone.error_y, array: cut(alone.error_y.array) };
+        if (alone.line) alone.line = { ...alone.line, width: Math.max(4, alone.line.width) };
+        return alone;
+      }
+      start += length;
+    }
+    return null;
+  };
+
   const draw = () => {
     const css = getComputedStyle(document.documentElement);
     const hidden = hiddenGroups();
@@ -33,14 +59,15 @@
         const meta = trace.meta || {};
         if (hidden.has(meta.group)) trace.visible = false;
         if (meta.smoothed && smoothBox.checked) trace.y = meta.smoothed;
-        if (picked !== "" && meta.trial !== undefined) {
-          const isPicked = String(meta.trial) === picked;
-          trace.opacity = isPicked ? 1 : 0.15;
-          if (isPicked && trace.line) trace.line.width = Math.max(4, trace.line.width);
-        }
+        unpack(trace);
       }
-      // Drawn last is in front.
-      if (picked !== "") figure.data.sort((a, b) => Number(String(a.meta?.trial) === picked) - Number(String(b.meta?.trial) === picked));
+      if (picked !== "") {
+        const packed = figure.data.filter((trace) => trace.meta?.trials);
+        const alone = packed.map((trace) => pick(trace, picked)).filter((trace) => trace);
+        for (const trace of packed) trace.opacity = 0.15;
+        // Drawn last is in front.
+        figure.data.push(...alone);
+      }
       if (narrow) figure.layout.font.size = 11;
       Plotly.react(chart, figure.data, figure.layout, config);
     }

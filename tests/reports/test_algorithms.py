@@ -139,7 +139,7 @@ def test_before_a_trial_is_complete_it_says_so():
 @pytest.mark.parametrize("is_running", [False, True])
 def test_a_page_of_conditional_settings_has_all_its_charts(is_running):
     page = render(compared(*FOUR, is_running=is_running))
-    figures = json.loads(re.search(r'id="figures">(.*?)</script>', page, re.S)[1])
+    figures = json.loads(re.search(r'id="figures">(.*?)</script>', page, re.S)[1])["charts"]
     assert {"algorithms-objective", "algorithms-reward-mean", "slice-clip_range/gspo"} <= set(figures)
     assert set(figures) == set(re.findall(r'data-chart="([^"]+)"', page))
     assert "slice-algorithm.name" not in figures, "it would show the same again"

@@ -37,7 +37,7 @@ def test_parts_come_in_order_and_nothing_comes_from_outside(report: Path):
 
 def test_the_data_of_every_chart_is_there(report: Path):
     page = report.read_text()
-    figures = json.loads(re.search(r'id="figures">(.*?)</script>', page, re.S)[1])
+    figures = json.loads(re.search(r'id="figures">(.*?)</script>', page, re.S)[1])["charts"]
     assert set(figures) == set(re.findall(r'data-chart="([^"]+)"', page))
     assert {"curve-reward-mean", "curve-policy-entropy", "curve-optim-grad_norm", "curve-eval-accuracy"} <= set(figures)
     assert {"importance", "parallel", "slice-lr", "stability-clip_range"} <= set(figures)
