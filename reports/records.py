@@ -12,9 +12,29 @@ from typing import Any
 import orjson
 import yaml
 
+from grpo_core import metric_names
 from reports.study_data import Curve, Dimension, Study, Trial
 from sweeps.study_folder import StudyFolder, TrialFolder
 
+#: Metrics that the report shows or judges, beside the objective; a study of many trials records far more.
+READ = frozenset(
+    {
+        metric_names.EVAL_ACCURACY,
+        metric_names.EVAL_ACCURACY_GREEDY,
+        metric_names.EVAL_ACCURACY_SE,
+        metric_names.GROUPS_DEAD_FRAC,
+        metric_names.LOSS_VALUE,
+        metric_names.OPTIM_GRAD_NORM,
+        metric_names.OPTIM_SKIPPED_STEPS,
+        metric_names.POLICY_CLIP_FRAC,
+        metric_names.POLICY_ENTROPY,
+        metric_names.POLICY_KL,
+        metric_names.REWARD_MEAN,
+        metric_names.ROLLOUT_TRUNCATED_FRAC,
+        metric_names.TIME_STEP_S,
+        metric_names.VALUE_EXPLAINED_VARIANCE,
+    }
+)
 # Several times faster than the pure Python loader, and not built on every machine.
 _YamlLoader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
@@ -39,13 +59,15 @@ def read_study(study_dir: Path) -> Study:
         config = {}
     controller = _read_json(folder.controller_file, notes) or {}
     is_running = controller.get("state") == "running" and folder.live_controller() is not None
+    objective = (((config.get("study") or {}).get("objective")) or {}).get("metric", metric_names.EVAL_ACCURACY)
+    wanted = READ | {objective, f"{objective}_se"}
     study = Study(
         name=folder.name,
         folder=folder.path,
         config=config,
         config_text=config_text,
         dimensions=[Dimension.read(name, entry) for name, entry in (config.get("search_space") or {}).items()],
-        trials=[_read_trial(trial, is_running, notes) for trial in folder.trials()],
+        trials=[_read_trial(trial, is_running, wanted, notes) for trial in folder.trials()],
         preflight=_read_json(folder.preflight_file, notes),
         final=_read_json(folder.final_file, notes),
         controller=controller,
@@ -59,10 +81,10 @@ def read_study(study_dir: Path) -> Study:
     return study
 
 
-def _read_trial(folder: TrialFolder, is_running: bool, notes: list[str]) -> Trial:
+def _read_trial(folder: TrialFolder, is_running: bool, wanted: frozenset[str], notes: list[str]) -> Trial:
     params = _read_json(folder.params_file, notes) or {}
     outcome = _read_json(folder.outcome_file, notes) or {}
-    curves, times = _read_curves(folder.metrics_file, notes)
+    curves, times = _read_curves(folder.metrics_file, wanted, notes)
     objective = outcome.get("objective")
     duration = outcome.get("duration_s")
     if duration is None and len(times) > 1:
@@ -86,8 +108,9 @@ def _read_trial(folder: TrialFolder, is_running: bool, notes: list[str]) -> Tria
     )
 
 
-def _read_curves(path: Path, notes: list[str]) -> tuple[dict[str, Curve], list[float]]:
-    """Curves of metrics.jsonl and the times of its steps; a line that its writer has not finished is left out.
+def _read_curves(path: Path, wanted: frozenset[str], notes: list[str]) -> tuple[dict[str, Curve], list[float]]:
+    """The `wanted` curves of metrics.jsonl and the times of its steps; a line that its writer has not finished is left
+    out.
 
     Of a step that was recorded twice the first record counts.
     """
@@ -98,12 +121,13 @@ def _read_curves(path: Path, notes: list[str]) -> tuple[dict[str, Curve], list[f
     times = [record["time"] for record in records if isinstance(record.get("time"), int | float)]
     steps, metrics = _in_rising_order(records)
     curves = {}
-    for name in dict.fromkeys(name for each in metrics for name in each):
+    for name in wanted:
         values: list[Any] = [each.get(name) for each in metrics]
+        if set(map(type, values)) == {float}:
+            curves[name] = Curve(steps, values)
+            continue
         places = [place for place, value in enumerate(values) if isinstance(value, int | float)]
-        if len(places) == len(steps):
-            curves[name] = Curve(steps, list(map(float, values)))
-        elif places:
+        if places:
             curves[name] = Curve([steps[place] for place in places], [float(values[place]) for place in places])
     return curves, times
 
@@ -116,9 +140,10 @@ def _read_step(line: bytes) -> dict[str, Any] | None:
         except orjson.JSONDecodeError:
             # NaN and infinities, which our own writer leaves and JSON does not have.
             record = json.loads(line)
-        return {**record, "step": int(record["step"]), "metrics": dict(record["metrics"])}
-    except (ValueError, KeyError, TypeError):
+    except ValueError:
         return None
+    is_step = isinstance(record, dict) and isinstance(record.get("step"), int)
+    return record if is_step and isinstance(record.get("metrics"), dict) else None
 
 
 def _in_rising_order(records: list[dict[str, Any]]) -> tuple[list[int], list[dict[str, Any]]]:

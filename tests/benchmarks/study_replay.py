@@ -32,6 +32,8 @@ from tests.benchmarks.lines import Line
 from tests.benchmarks.record_curves import CURVES
 
 NUM_SLOTS = 2
+#: Proposals that the sampler makes for a trial: with many, one lies near a recorded setting.
+NUM_PROPOSALS = 8
 #: From a free slot to a trial's first step, seconds; the same for both sides.
 TURNAROUND_S = 0.2
 NUM_RESAMPLES = 200
@@ -175,11 +177,13 @@ def sweep_s(config: SweepConfig, pool: Sequence[Recorded], target: float, seed: 
 
 
 def _ask(config: SweepConfig, study: optuna.Study, left: list[Recorded]) -> tuple[optuna.Trial, Recorded]:
-    """What the sampler proposes, replaced by the nearest setting of `left`, which is taken out."""
-    proposal = study.ask()
-    wanted = point_of(config, suggest(proposal, config.search_space))
-    study.tell(proposal, state=optuna.trial.TrialState.FAIL)
-    nearest = min(left, key=lambda setting: math.dist(setting.point, wanted))
+    """The proposal of the sampler that lies nearest to a setting of `left`, replaced by it; it is taken out."""
+    wanted = []
+    for _ in range(NUM_PROPOSALS):
+        proposal = study.ask()
+        wanted.append(point_of(config, suggest(proposal, config.search_space)))
+        study.tell(proposal, state=optuna.trial.TrialState.FAIL)
+    nearest = min(left, key=lambda setting: min(math.dist(setting.point, point) for point in wanted))
     left.remove(nearest)
     study.enqueue_trial(nearest.params)
     trial = study.ask()

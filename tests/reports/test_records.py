@@ -1,3 +1,4 @@
+import ast
 import json
 import math
 import os
@@ -6,8 +7,10 @@ from pathlib import Path
 import psutil
 import pytest
 
+import reports
+from grpo_core import metric_names
 from reports.estimates import Estimate
-from reports.records import read_study
+from reports.records import READ, read_study
 
 from .study_fixture import final_record, write, write_study
 
@@ -46,11 +49,11 @@ def test_a_torn_last_line_is_left_out_and_a_broken_one_named(tmp_path: Path):
 
 def test_values_that_are_not_finite_are_kept_but_never_last(tmp_path: Path):
     folder = write_study(tmp_path, num_trials=1, num_steps=2)
-    lines = [{"step": 1, "metrics": {"loss/policy": 0.5}}, {"step": 2, "metrics": {"loss/policy": math.nan}}]
+    lines = [{"step": 1, "metrics": {"optim/grad_norm": 0.5}}, {"step": 2, "metrics": {"optim/grad_norm": math.nan}}]
     (folder / "trials/0000/metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     trial = read_study(folder).trials[0]
-    assert math.isnan(trial.curves["loss/policy"].values[1])
-    assert trial.last("loss/policy") == 0.5
+    assert math.isnan(trial.curves["optim/grad_norm"].values[1])
+    assert trial.last("optim/grad_norm") == 0.5
     assert trial.last("policy/entropy") is None
 
 
@@ -85,3 +88,32 @@ def test_test_figures_of_a_trial_that_was_overtaken_are_left_out(tmp_path: Path)
 def test_a_folder_without_a_study_is_refused(tmp_path: Path):
     with pytest.raises(ValueError, match="not a study"):
         read_study(tmp_path)
+
+
+def test_every_metric_that_a_part_of_the_report_names_is_read():
+    """Of a thousand trials only what is shown is kept, so a new figure must ask for its metric."""
+    named = set()
+    for file in Path(reports.__file__).parent.glob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.ImportFrom) and node.module == "grpo_core.metric_names":
+                named |= {getattr(metric_names, alias.name) for alias in node.names}
+    assert len(named) > 8
+    assert named <= READ
+
+
+def test_a_step_recorded_twice_counts_once_and_whole_numbers_are_floats(tmp_path: Path):
+    folder = write_study(tmp_path, num_trials=1, num_steps=2)
+    lines = [{"step": step, "metrics": {"reward/mean": value}} for step, value in ((1, 0), (2, 0.5), (2, 9.0), (3, 1))]
+    (folder / "trials/0000/metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    curve = read_study(folder).trials[0].curves["reward/mean"]
+    assert (curve.steps, curve.values) == ([1, 2, 3], [0.0, 0.5, 1.0])
+    assert set(map(type, curve.values)) == {float}
+
+
+def test_an_objective_of_any_name_is_read_with_its_error(tmp_path: Path):
+    folder = write_study(tmp_path, num_trials=1, num_steps=2)
+    sweep = (folder / "sweep.yaml").read_text().replace("metric: eval/accuracy", "metric: eval/reward")
+    (folder / "sweep.yaml").write_text(sweep)
+    line = {"step": 1, "metrics": {"eval/reward": 0.25, "eval/reward_se": 0.125}}
+    (folder / "trials/0000/metrics.jsonl").write_text(json.dumps(line) + "\n")
+    assert read_study(folder).trials[0].estimate("eval/reward") == Estimate(0.25, 0.125)
