@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 
 from reports.page import build_report
+from reports.records import read_study
+from reports.trial_groups import describe
 
 from .algorithm_study import write_algorithm_study
 from .study_fixture import entropy_reason, final_record, sample, write, write_study
@@ -139,3 +141,21 @@ def test_markup_in_what_a_model_wrote_does_not_run(tmp_path: Path, open_page):
     assert opened.page.evaluate("window.stolen") is None
     assert opened.messages == []
     assert attack in opened.page.inner_text("#rollouts")
+
+
+def test_a_highlighted_trial_stands_alone_in_front(report: Path, open_page):
+    page = open_page(report).page
+    study = read_study(report.parent)
+    number = next(trial.number for trial in study.trials if trial.state == "complete" and trial is not study.best)
+    page.select_option("#highlight", str(number))
+    page.uncheck("#smooth")
+    last, opacities = page.evaluate(
+        """() => {
+            const data = document.querySelector('[data-chart="curve-reward-mean"]').data;
+            return [data.at(-1), data.map((trace) => trace.opacity)];
+        }"""
+    )
+    assert last["y"] == pytest.approx(study.trials[number].curves["reward/mean"].values, rel=1e-5)
+    assert last["line"]["width"] == 4
+    assert set(last["hovertext"]) == {describe(study, study.trials[number])}
+    assert opacities[-1] == 1 and set(opacities[:-1]) == {0.15}
