@@ -19,7 +19,7 @@ from tests.benchmarks.lines import Line
 from tests.benchmarks.step_setups import tiny
 
 NUM_REPEATS = 5
-NUM_STEPS = 12
+NUM_STEPS = 8
 
 
 def measure() -> dict[str, Any]:
