@@ -25,6 +25,7 @@ SHORT = (
     "study.n_trials=4",
     "study.sampler.name=random",
     "study.pruner.name=none",
+    "study.pruner.options={}",
     "stability.entropy=off",
     "stability.grad_norm=off",
     "stability.reward_collapse=off",
