@@ -11,7 +11,7 @@ from sweeps.config import load_resolved
 from sweeps.mistakes import show
 from sweeps.search_space import apply_params, default_params, distributions, is_active, points
 from sweeps.sections import Dimension, SweepConfig
-from sweeps.study_folder import StudyFolder, TrialFolder, write_json, write_text
+from sweeps.study_folder import StudyFolder, TrialFolder, read_yaml, write_json, write_text
 
 #: Parts of a sweep that make its trials comparable. The rest (budget, sampler, pruner, tracking, …) may change.
 _FIXED = ("objective", "search_space", "stability", "train")
@@ -132,7 +132,7 @@ def _fits(trial: TrialFolder, config: SweepConfig) -> bool:
         ours = apply_params(config.train, params).model_dump(mode="json")
     except ValueError:
         return False
-    theirs = yaml.safe_load(trial.config_file.read_text())
+    theirs = read_yaml(trial.config_file)
     return _comparable(ours) == _comparable(theirs)
 
 

@@ -40,6 +40,8 @@ class Feed:
         self._state: dict[str, Any] = {}
         # False after a pass that was cut off, here or in an earlier process: it may have made a run and not noted it.
         self._knows_all_runs = False
+        # Whether something was sent that tracking.json does not tell of yet.
+        self._has_news = False
 
     @property
     def is_open(self) -> bool:
@@ -56,10 +58,15 @@ class Feed:
 
     def _send_difference(self, running: Collection[int], study_state: str) -> None:
         client = self._client or self._open()
-        for trial in self._folder.trials():
-            entry = self._state["trials"].get(trial.path.name)
-            if entry is None or not entry["ended"]:
-                self._send_trial(client, trial, trial.number in running)
+        try:
+            for trial in self._folder.trials():
+                entry = self._state["trials"].get(trial.path.name)
+                if entry is None or not entry["ended"]:
+                    self._send_trial(client, trial, trial.number in running)
+        finally:
+            # Once a pass: what was sent and not noted, because the process died, is found or sent again.
+            if self._has_news:
+                self._save()
         if study_state != self._state["study_state"]:
             self._end_study(client, study_state)
 
@@ -115,9 +122,10 @@ class Feed:
                 self._send_lines(client, trial, entry)
                 client.set_terminated(entry["run_id"], status=wanted)
             entry["status"] = wanted
-            self._save()
-        self._send_lines(client, trial, entry)
-        if outcome is not None:
+            self._has_news = True
+        if outcome is None:
+            self._send_lines(client, trial, entry)
+        else:
             self._end_trial(client, trial, entry, outcome)
 
     def _start_trial(self, client: MlflowClient, trial: TrialFolder) -> dict[str, Any]:
@@ -132,13 +140,20 @@ class Feed:
             client.log_artifact(run_id, str(trial.config_file))
         entry = {"run_id": run_id, "offset": 0, "status": "RUNNING", "ended": False}
         self._state["trials"][trial.path.name] = entry
-        self._save()
+        self._has_news = True
         return entry
 
-    def _send_lines(self, client: MlflowClient, trial: TrialFolder, entry: dict[str, Any]) -> None:
+    def _send_lines(
+        self, client: MlflowClient, trial: TrialFolder, entry: dict[str, Any], tags: dict[str, str] | None = None
+    ) -> None:
+        """Sends the steps that MLflow lacks, and with the last of them the `tags`."""
+        last = [RunTag(key, value) for key, value in (tags or {}).items()]
+        size = _METRICS_PER_BATCH - len(last)
         while True:
             lines, offset = read_lines(trial.metrics_file, entry["offset"], _BYTES_PER_READ)
             if not lines:
+                if last:
+                    client.log_batch(entry["run_id"], tags=last)
                 return
             points = [
                 Metric(records.metric_name(name), float(value), int(line["time"] * 1000), int(line["step"]))
@@ -146,16 +161,19 @@ class Feed:
                 for name, value in line["metrics"].items()
                 if value is not None
             ]
-            for start in range(0, len(points), _METRICS_PER_BATCH):
-                client.log_batch(entry["run_id"], metrics=points[start : start + _METRICS_PER_BATCH])
+            is_last = 0 < len(points) <= size and offset == trial.metrics_file.stat().st_size
+            for start in range(0, len(points), size):
+                client.log_batch(entry["run_id"], metrics=points[start : start + size], tags=last if is_last else [])
+            if is_last:
+                last = []
             entry["offset"] = offset
-            self._save()
+            self._has_news = True
 
     def _end_trial(
         self, client: MlflowClient, trial: TrialFolder, entry: dict[str, Any], outcome: dict[str, Any]
     ) -> None:
         run_id = entry["run_id"]
-        self._tag(client, run_id, records.outcome_tags(outcome))
+        self._send_lines(client, trial, entry, records.outcome_tags(outcome))
         note = records.outcome_note(outcome, trial)
         if note is not None:
             client.set_tag(run_id, "mlflow.note.content", note)
@@ -164,7 +182,7 @@ class Feed:
         ended_ms = int(outcome["ended_at"] * 1000)
         client.set_terminated(run_id, status=records.STATUS_OF_STATE[outcome["state"]], end_time=ended_ms)
         entry.update(status=records.STATUS_OF_STATE[outcome["state"]], ended=True)
-        self._save()
+        self._has_news = True
 
     def _end_study(self, client: MlflowClient, study_state: str) -> None:
         run_id = self._state["parent_run_id"]
@@ -210,6 +228,7 @@ class Feed:
 
     def _save(self) -> None:
         write_json(self._folder.tracking_file, self._state)
+        self._has_news = False
 
 
 def _experiment(client: MlflowClient, name: str, artifacts: str | None) -> str:

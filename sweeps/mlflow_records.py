@@ -13,11 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-import yaml
 
 from sweeps.search_space import SHORT_NAMES
 from sweeps.sections import SweepConfig
-from sweeps.study_folder import StudyFolder, TrialFolder
+from sweeps.study_folder import StudyFolder, TrialFolder, read_yaml
 
 #: Longest parameter that every MLflow store takes; the whole value is in the artifact config.yaml.
 MAX_PARAM_LENGTH = 500
@@ -143,7 +142,7 @@ def outcome_note(outcome: Mapping[str, Any], trial: TrialFolder) -> str | None:
 def config_of(trial: TrialFolder) -> dict[str, Any]:
     """The trial's TrainConfig as data; empty before it was written."""
     try:
-        return yaml.safe_load(trial.config_file.read_text()) or {}
+        return read_yaml(trial.config_file) or {}
     except FileNotFoundError:
         return {}
 

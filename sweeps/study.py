@@ -68,6 +68,8 @@ class SweepStudy:
             load_if_exists=True,
         )
         self._handed_out: dict[int, optuna.Trial] = {}
+        # Steps whose objective the storage has, of the trials handed out.
+        self._reported: dict[int, set[int]] = {}
         if not self._trials():
             self._rebuild()
         self._queue_covered()
@@ -114,8 +116,9 @@ class SweepStudy:
     def report(self, number: int, step: int, value: float) -> bool:
         """Records the objective at an evaluation step; True when the pruner would stop the trial there."""
         trial = self._handed_out[number]
-        if step not in self._frozen(number).intermediate_values:
+        if step not in self._reported[number]:
             patiently(lambda: trial.report(value, step))
+            self._reported[number].add(step)
         # A trial at its last step has cost all that it can cost; covered settings are there to be compared, all of them
         # at their full length.
         if step >= self.config.train.num_steps or self._is_covered(trial.params):
@@ -167,6 +170,7 @@ class SweepStudy:
                 repeat_of=twins[0] if twins else None,
             )
         self._handed_out[number] = trial
+        self._reported[number] = set(trials[number].intermediate_values)
         return draw
 
     def _skip_for_another(self, trial: optuna.Trial, twin: int, trials: list[FrozenTrial]) -> bool:

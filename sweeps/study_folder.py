@@ -13,7 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import yaml
 
+# Several times faster than those in pure Python, and not built on every machine.
+_YamlLoader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_YamlDumper: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 #: How far a process's start time may seem off, since /proc counts clock ticks from a boot time that drifts.
 _START_TIME_TOLERANCE_S = 2.0
 
@@ -44,6 +48,16 @@ def read_json(path: Path) -> dict[str, Any] | None:
         return json.loads(path.read_text())
     except FileNotFoundError:
         return None
+
+
+def write_yaml(path: Path, data: Any) -> None:
+    """Replaces the file `path` by `data` as YAML in one step."""
+    write_text(path, yaml.dump(data, Dumper=_YamlDumper, sort_keys=False))
+
+
+def read_yaml(path: Path) -> Any:
+    """The content of a YAML file of ours; raises FileNotFoundError."""
+    return yaml.load(path.read_text(), Loader=_YamlLoader)
 
 
 def read_lines(path: Path, offset: int = 0, max_bytes: int | None = None) -> tuple[list[dict[str, Any]], int]:

@@ -5,8 +5,6 @@ import time
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-import yaml
-
 from grpo_core.config import TrainConfig
 from grpo_core.metric_names import POLICY_ENTROPY, REWARD_MEAN, TIME_STEP_S
 from sweeps.executors import Executor, Handle
@@ -16,7 +14,7 @@ from sweeps.progress import TrialRow
 from sweeps.search_space import apply_params
 from sweeps.sections import SweepConfig
 from sweeps.study import Draw, SweepStudy
-from sweeps.study_folder import TrialFolder, write_json, write_text
+from sweeps.study_folder import TrialFolder, write_json, write_yaml
 from sweeps.summary import settings
 
 StopReason = Literal["interrupt", "timeout"]
@@ -67,7 +65,7 @@ class TrialRun:
             # The config first: a trial exists from its params.json on.
             try:
                 config = self.train_config().model_dump(mode="json")
-                write_text(self.folder.config_file, yaml.safe_dump(config, sort_keys=False))
+                write_yaml(self.folder.config_file, config)
             except ValueError as error:
                 problem = str(error)
             write_json(self.folder.params_file, {**self.draw.record(), "created_at": time.time()})

@@ -25,7 +25,6 @@ INSTEAD = {
     "make check": "make --dry-run check",
     "make bench": "make --dry-run bench",
     "python -m tests.benchmarks.algorithms": "python -m tests.benchmarks.algorithms --help",
-    "python -m tests.benchmarks.default_study": "python -m tests.benchmarks.default_study --help",
     "python -m tests.benchmarks.loss_share": "python -m tests.benchmarks.loss_share --presets grpo",
     "pip install -e .": "python -c 'import sweeps, reports, mlflow_server, grpo_core'",
     "python -m mlflow_server": (

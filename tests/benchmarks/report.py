@@ -5,7 +5,6 @@ drawn, and the intervals between frames while the wheel takes it from the top to
 """
 
 import json
-import resource
 import shutil
 import statistics
 import subprocess
@@ -41,7 +40,6 @@ def measure() -> dict[str, Any]:
         return {
             "seconds": seconds,
             "median_s": statistics.median(seconds),
-            "peak_mb": resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024 / 1e6,
             "size_mb": page.stat().st_size / 1e6,
             **_in_browser(page),
         }
