@@ -70,6 +70,8 @@ class SweepStudy:
         self._handed_out: dict[int, optuna.Trial] = {}
         # Steps whose objective the storage has, of the trials handed out.
         self._reported: dict[int, set[int]] = {}
+        # Settings of the trials that have ended, as `_key` gives them: they do not change any more.
+        self._keys: dict[int, str] = {}
         if not self._trials():
             self._rebuild()
         self._queue_covered()
@@ -105,13 +107,14 @@ class SweepStudy:
             trials = self._trials()
             waiting = self._waiting(trials)
             if waiting:
-                draw = self._take_up(waiting[0], trials)
-                if draw is not None:
-                    return draw
+                trial = self._attach(trials[waiting[0]])
             elif sum(map(_is_attempt, trials)) < self.config.study.n_trials:
-                self._ask(trials)
+                trial = self._ask(trials)
             else:
                 return None
+            draw = self._take_up(trial, trials)
+            if draw is not None:
+                return draw
 
     def report(self, number: int, step: int, value: float) -> bool:
         """Records the objective at an evaluation step; True when the pruner would stop the trial there."""
@@ -123,33 +126,36 @@ class SweepStudy:
         # at their full length.
         if step >= self.config.train.num_steps or self._is_covered(trial.params):
             return False
-        return self._pruner.prune(self._study, self._frozen(number))
+        # As `should_prune` of Optuna hands it over: what was reported, without another reading of all trials.
+        return self._pruner.prune(self._study, trial._get_latest_trial())
 
     def tell(self, outcome: dict[str, Any]) -> None:
         """Ends a trial as its outcome record says; a second telling changes nothing."""
         number = outcome["number"]
         state, value = self._as_told(outcome)
-        trial = self._handed_out.get(number) or self._reattach(number)
-        if CONSTRAINT not in trial.constraints and state != TrialState.FAIL:
-            patiently(lambda: trial.set_constraint(CONSTRAINT, outcome.get("constraint", 0.0)))
+        trial = self._handed_out.get(number) or self._attach(self._trials()[number])
         with warnings.catch_warnings():
+            # Optuna looks itself whether the trial has one, keeps it, and says so.
+            warnings.filterwarnings("ignore", message="The constraint value is ignored")
+            if state != TrialState.FAIL:
+                patiently(lambda: trial.set_constraint(CONSTRAINT, outcome.get("constraint", 0.0)))
             # CMA-ES learns of a breach by its objective, and says each time that it will not by its constraint.
             warnings.filterwarnings("ignore", message="Constraints have been set")
             patiently(lambda: self._study.tell(trial, value, state=state, skip_if_finished=True))
 
-    def _ask(self, trials: list[FrozenTrial]) -> None:
-        """Creates the next trial in the storage, without its params."""
+    def _ask(self, trials: list[FrozenTrial]) -> optuna.Trial:
+        """Creates the next trial in the storage, without its params; `trials` are those before it."""
         is_queued = any(trial.state == TrialState.WAITING for trial in trials)
         if self.config.study.sampler.name in ("grid", "random") and not is_queued:
             # Drawn without repetition where the space is finite, rather than drawn and skipped.
             unvisited = self._unvisited(trials)
             if unvisited is not None:
                 self._study.enqueue_trial(unvisited)
-        patiently(self._study.ask)
+        return patiently(self._study.ask)
 
-    def _take_up(self, number: int, trials: list[FrozenTrial]) -> Draw | None:
-        """Draws what trial `number` lacks, and hands it out; None where it would only repeat another."""
-        trial = patiently(lambda: optuna.Trial(self._study, trials[number]._trial_id))
+    def _take_up(self, trial: optuna.Trial, trials: list[FrozenTrial]) -> Draw | None:
+        """Draws what `trial` lacks, and hands it out; None where it would only repeat another of `trials`."""
+        number = trial.number
         # An earlier controller may have died between two of these draws: what is there already stays as it is.
         params = patiently(lambda: suggest(trial, self.config.search_space))
         recorded = self._folder.trial(number).params()
@@ -157,7 +163,7 @@ class SweepStudy:
             known: dict[str, Any] = {field.name: recorded.get(field.name) for field in fields(Draw)}
             draw = Draw(**known)
         else:
-            twins = _twins(number, params, trials)
+            twins = self._twins(number, params, trials)
             if twins and self._skip_for_another(trial, twins[0], trials):
                 return None
             is_default = number == 0 and params == default_params(self.config)
@@ -170,7 +176,8 @@ class SweepStudy:
                 repeat_of=twins[0] if twins else None,
             )
         self._handed_out[number] = trial
-        self._reported[number] = set(trials[number].intermediate_values)
+        # A trial that was asked for just now is not among them.
+        self._reported[number] = set(trials[number].intermediate_values) if number < len(trials) else set()
         return draw
 
     def _skip_for_another(self, trial: optuna.Trial, twin: int, trials: list[FrozenTrial]) -> bool:
@@ -184,22 +191,33 @@ class SweepStudy:
         self._study.tell(trial, state=TrialState.FAIL)
         return True
 
-    def _reattach(self, number: int) -> optuna.Trial:
-        return patiently(lambda: optuna.Trial(self._study, self._frozen(number)._trial_id))
+    def _attach(self, trial: FrozenTrial) -> optuna.Trial:
+        """The handle on a trial that this controller did not ask for."""
+        return patiently(lambda: optuna.Trial(self._study, trial._trial_id))
 
     def _trials(self) -> list[FrozenTrial]:
         return patiently(lambda: self._study.get_trials(deepcopy=False))
-
-    def _frozen(self, number: int) -> FrozenTrial:
-        return self._trials()[number]
 
     def _waiting(self, trials: list[FrozenTrial]) -> list[int]:
         running = (trial.number for trial in trials if trial.state == TrialState.RUNNING)
         return [number for number in running if number not in self._handed_out]
 
+    def _twins(self, number: int, params: dict[str, Any], trials: list[FrozenTrial]) -> list[int]:
+        """Earlier trials with these params; failed ones do not count, since their settings were never measured."""
+        alive = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.RUNNING)
+        same = (trial for trial in trials if trial.number < number and trial.state in alive and _is_attempt(trial))
+        key = _key(params)
+        return [trial.number for trial in same if self._key_of(trial) == key]
+
+    def _key_of(self, trial: FrozenTrial) -> str:
+        key = self._keys.get(trial.number) or _key(trial.params)
+        if trial.state.is_finished():
+            self._keys[trial.number] = key
+        return key
+
     def _unvisited(self, trials: list[FrozenTrial]) -> dict[str, Any] | None:
         """Settings that no trial ran, in seeded order; None where all did, or they are endless."""
-        visited = {_key(trial.params) for trial in trials if not _is_skipped(trial)}
+        visited = {self._key_of(trial) for trial in trials if not _is_skipped(trial)}
         visited |= {_key(trial.system_attrs.get("fixed_params", {})) for trial in trials}
         return next((params for params in self._points if _key(params) not in visited), None)
 
@@ -268,13 +286,6 @@ class SweepStudy:
             intermediate_values=reported,
             constraints={CONSTRAINT: outcome.get("constraint", 0.0)} if learned and outcome else None,
         )
-
-
-def _twins(number: int, params: dict[str, Any], trials: list[FrozenTrial]) -> list[int]:
-    """Earlier trials with these params; failed ones do not count, since their settings were never measured."""
-    alive = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.RUNNING)
-    same = (trial for trial in trials if trial.number < number and trial.state in alive and _is_attempt(trial))
-    return [trial.number for trial in same if _key(trial.params) == _key(params)]
 
 
 def _is_skipped(trial: FrozenTrial) -> bool:
