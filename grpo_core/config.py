@@ -134,8 +134,23 @@ class EvalConfig(Section):
 class CheckpointConfig(Section):
     every: Count = 1000
     """Steps between checkpoints; the last step of a run always leaves one."""
+    every_s: Positive | None = 600.0
+    """Seconds after which a step leaves one all the same; None means by steps alone."""
     keep: Count = 1
-    """Checkpoints kept."""
+    """Checkpoints kept, the newest ones; the best one is kept beside them while a rollback may need it."""
+
+
+class RollbackConfig(Section):
+    """Return to the best checkpoint when evaluations fall in a row."""
+
+    metric: Literal["eval/accuracy", "eval/accuracy_greedy", "eval/reward"] = "eval/accuracy"
+    """What is watched at evaluation steps."""
+    after_drops: Count = 3
+    """Evaluations in a row, each below the one before, after which the weights return."""
+    lr_factor: Annotated[float, Field(gt=0, le=1)] = 0.5
+    """The learning rate is multiplied by it at each return."""
+    max_times: CountOrZero = 2
+    """Returns in one run; 0 switches them off."""
 
 
 class ComputeConfig(Section):
@@ -171,6 +186,7 @@ class TrainConfig(Section):
     optim: OptimConfig = OptimConfig()
     eval: EvalConfig = EvalConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
+    rollback: RollbackConfig = RollbackConfig()
     compute: ComputeConfig = ComputeConfig()
     num_steps: Count = 60
     """Rollout batches, each with all its updates."""

@@ -104,6 +104,15 @@ def merged_policy(folder: Path) -> Policy:
     return policy
 
 
+def restore_weights(policy: Policy, folder: Path) -> None:
+    """Sets the weights of `policy`, or its adapters, to those that `Policy.save` wrote to `folder`."""
+    if has_adapters(policy.model):
+        load_adapters(policy.model, folder)
+    else:
+        saved = AutoModelForCausalLM.from_pretrained(str(folder), dtype=torch.float32)
+        policy.model.load_state_dict(saved.state_dict())
+
+
 def _adapt(policy: Policy, config: PolicyConfig, start: Path | None, checkpoint: Path | None) -> None:
     assert config.lora is not None
     sample = _weights_sample(policy.model)

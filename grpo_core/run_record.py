@@ -1,9 +1,12 @@
 """What a run leaves on disk while it goes: metrics.jsonl, one line a step, and rollouts.jsonl.zst, one frame a step.
 
-A resumed run repeats the steps after its last checkpoint; a step that is on disk already is not written again.
+A resumed run repeats the steps after its last checkpoint; a step that is on disk already is not written again. A line
+that something else than a run wrote, or that the disk gave back wrongly, is left out by every reader.
 """
 
 import json
+import math
+import os
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -24,7 +27,7 @@ class RunRecord:
         self._rollouts = run_dir / ROLLOUTS_FILE
         _cut_off_torn_line(self._metrics)
         recorded = list(read_metrics(self._metrics))
-        self.last_step = recorded[-1]["step"] if recorded else 0
+        self.last_step = max((line["step"] for line in recorded), default=0)
         self.last_values: dict[str, float] = {}
         for line in recorded:
             self.last_values |= line["metrics"]
@@ -47,15 +50,44 @@ class RunRecord:
         self.last_values |= metrics
         return True
 
+    def force_to_disk(self) -> None:
+        """Returns once what was written survives the loss of power."""
+        for path in (self._metrics, self._rollouts):
+            if path.exists():
+                with path.open("rb") as file:
+                    os.fsync(file.fileno())
+
+
+def parse_step(line: str | bytes) -> dict[str, Any] | None:
+    """One line of a metrics file: `step` (from 1), `time` (seconds since the epoch) and `metrics`; None for any other.
+
+    A metric is a number, NaN and infinity included.
+    """
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(record, dict) or not isinstance(record.get("metrics"), dict):
+        return None
+    step, moment = record.get("step"), record.get("time")
+    if type(step) is not int or step < 1 or not _is_number(moment) or not math.isfinite(moment):
+        return None
+    return record if all(map(_is_number, record["metrics"].values())) else None
+
+
+def _is_number(value: Any) -> bool:
+    # A whole number of more digits than a float holds would raise in arithmetic.
+    return type(value) is float or (type(value) is int and abs(value) < 2**63)
+
 
 def read_metrics(path: Path) -> Iterator[dict[str, Any]]:
-    """Lines of a metrics file, in order; none when there is no file. A line without its newline is left out."""
+    """Lines of a metrics file, in order; none when there is no file. A damaged or unfinished line is left out."""
     if not path.exists():
         return
-    with path.open() as file:
+    with path.open("rb") as file:
         for line in file:
-            if line.endswith("\n"):
-                yield json.loads(line)
+            if line.endswith(b"\n") and (record := parse_step(line)) is not None:
+                yield record
 
 
 def read_rollouts(path: Path) -> Iterator[dict[str, Any]]:

@@ -16,7 +16,7 @@ from grpo_core.checkpoints import (
     load_optimizer,
     load_state,
     load_value_head,
-    newest_checkpoint,
+    newest_sound_checkpoint,
 )
 from grpo_core.config import TrainConfig
 from grpo_core.group_forward import GroupForward, TokenPredictions
@@ -49,10 +49,14 @@ def open_run(config: TrainConfig, run_dir: Path) -> Iterator[Run]:
     """A run ready for its next step: fresh, or where the newest checkpoint in `run_dir` left it."""
     accelerator, ranks = open_ranks(config.compute)
     try:
-        checkpoint = ranks.from_first(newest_checkpoint(run_dir))
-        run = build_run(config, run_dir, accelerator, ranks, checkpoint)
+        record = checkpoint = None
         if ranks.is_first:
-            run.record = RunRecord(run_dir)
+            record = RunRecord(run_dir)
+            # One of a step that the record lost with the power would leave that step out.
+            checkpoint = newest_sound_checkpoint(run_dir, record.last_step)
+        run = build_run(config, run_dir, accelerator, ranks, ranks.from_first(checkpoint))
+        run.record = record
+        if ranks.is_first:
             (run_dir / "config.yaml").write_text(yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False))
         yield run
     finally:

@@ -24,6 +24,18 @@ class RunState:
     """Mean rewards of the last `smoothing_window` steps."""
     priorities: dict[str, float] = field(default_factory=dict)
     """Of each problem met, by its id; empty where problems are not drawn by priority."""
+    best_value: float | None = None
+    """Best value of `rollback.metric` so far; None before the first evaluation."""
+    best_step: int = 0
+    """The step that it was measured at."""
+    last_value: float | None = None
+    """The value at the last evaluation, or at the best one after a rollback."""
+    num_drops: int = 0
+    """Evaluations in a row that were below the one before."""
+    num_rollbacks: int = 0
+    """Returns to the best checkpoint since the run began."""
+    lr_scale: float = 1.0
+    """What rollbacks have left of the learning rate."""
 
     @classmethod
     def at_start(cls, algorithm: AlgorithmConfig) -> "RunState":

@@ -18,6 +18,7 @@ from grpo_core.config import TrainConfig
 from grpo_core.credit import learning_batch
 from grpo_core.evaluation import evaluate, evaluation_metrics
 from grpo_core.prompt_order import problems_of_step, updated_priorities
+from grpo_core.rollback import may_be_needed, note_evaluation, roll_back
 from grpo_core.run_setup import Run, open_run
 from grpo_core.run_state import rollout_of_step
 from grpo_core.step_metrics import (
@@ -63,19 +64,19 @@ def train(config: TrainConfig, *, run_dir: Path | str, on_step: OnStep | None = 
     """
     with open_run(config, Path(run_dir)) as run:
         verdict = None
-        step = run.state.step
+        step, saved_at = run.state.step, time.monotonic()
         while step < config.num_steps and verdict is None:
             step += 1
             metrics, lines = train_step(run, step)
             if step % config.eval.every == 0 or step == config.num_steps:
                 metrics |= evaluate_step(run)
+                metrics |= follow_evaluation(run, step, metrics)
             with run.ranks.together():
                 verdict = record_step(run, step, metrics, lines, on_step)
-            verdict = run.ranks.from_first(verdict)
-            ends = step == config.num_steps or verdict is not None
-            pruned = verdict is not None and verdict.action == "prune"
-            if not pruned and (ends or step % config.checkpoint.every == 0):
+            verdict, seconds = run.ranks.from_first((verdict, time.monotonic() - saved_at))
+            if is_checkpoint_due(run, step, verdict, seconds):
                 save(run, step)
+                saved_at = time.monotonic()
         return result(run, step, verdict)
 
 
@@ -93,7 +94,7 @@ def train_step(run: Run, step: int) -> tuple[dict[str, float], list[dict[str, An
     collected = time.perf_counter()
 
     batch, credit_metrics = learning_batch(collection, run.learner, run.task, config)
-    lr = learning_rate(config, step)
+    lr = learning_rate(config, step) * state.lr_scale
     set_learning_rate(run.learner, lr)
     stats = UpdateStats() if batch is None else update_policy(run.learner, batch, config, step)
     state.num_skipped += stats.num_skipped
@@ -160,6 +161,29 @@ def evaluate_step(run: Run) -> dict[str, float]:
     return evaluation_metrics(results) | {names.TIME_EVAL_S: time.perf_counter() - started}
 
 
+def follow_evaluation(run: Run, step: int, metrics: dict[str, float]) -> dict[str, float]:
+    """Returns the run to its best checkpoint where evaluations have dropped too often; the count of it if it did."""
+    config, state = run.config.rollback, run.state
+    value = run.ranks.from_first(metrics[config.metric] if run.ranks.is_first else 0.0)
+    if not note_evaluation(state, config, step, value) or step == run.config.num_steps:
+        return {}
+    problem = roll_back(run)
+    if problem is not None:
+        print(f"step {step}: {config.metric} dropped {config.after_drops} times in a row, no rollback: {problem}")
+        return {}
+    return {names.OPTIM_ROLLBACKS: state.num_rollbacks}
+
+
+def is_checkpoint_due(run: Run, step: int, verdict: Verdict | None, seconds: float) -> bool:
+    """Whether `step` leaves a checkpoint, `seconds` after the last one."""
+    config, state = run.config.checkpoint, run.state
+    if verdict is not None or step == run.config.num_steps:
+        return verdict is None or verdict.action != "prune"
+    is_best = state.best_step == step and may_be_needed(state, run.config, step)
+    too_long = config.every_s is not None and seconds >= config.every_s
+    return is_best or too_long or step % config.every == 0
+
+
 def record_step(
     run: Run, step: int, metrics: dict[str, float], lines: list[dict[str, Any]], on_step: OnStep | None
 ) -> Verdict | None:
@@ -171,10 +195,21 @@ def record_step(
 
 def save(run: Run, step: int) -> None:
     """Leaves a checkpoint after `step`, written by rank 0."""
-    if run.ranks.is_first:
-        learner, keep = run.learner, run.config.checkpoint.keep
-        state, value_head = run.state.record(), learner.forward.value_head
-        save_checkpoint(run.run_dir, step, run.policy, learner.optimizer, state, keep, value_head)
+    with run.ranks.together():
+        if run.record is not None:
+            # A checkpoint must not be ahead of the record.
+            run.record.force_to_disk()
+            learner, state = run.learner, run.state
+            save_checkpoint(
+                run.run_dir,
+                step,
+                run.policy,
+                learner.optimizer,
+                state.record(),
+                run.config.checkpoint.keep,
+                learner.forward.value_head,
+                also_keep=state.best_step if may_be_needed(state, run.config, step) else None,
+            )
 
 
 def result(run: Run, step: int, verdict: Verdict | None) -> TrainResult:
