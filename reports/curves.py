@@ -82,8 +82,10 @@ def _figure(study: Study, chart: _Chart) -> theme.Figure:
     if (base := study.base_value(metric)) is not None and chart.is_sparse:
         values.append(base)
     for trial, curve in drawn:
-        half_widths = _half_widths(study, trial, chart)
-        values += [value + half_widths.get(step, 0.0) for step, value in zip(curve.steps, curve.values, strict=True)]
+        if half_widths := _half_widths(study, trial, chart):
+            values += [
+                value + half_widths.get(step, 0.0) for step, value in zip(curve.steps, curve.values, strict=True)
+            ]
     span = span_of(values, study.limits(metric), chart.is_log)
     limit = points_per_line(len(drawn))
     lines = [_line(study, trial, curve, span, chart, limit) for trial, curve in drawn]

@@ -5,6 +5,7 @@ A record that cannot be read is left out and named in `Study.notes`.
 
 import json
 import math
+import operator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -120,16 +121,32 @@ def _read_curves(path: Path, wanted: frozenset[str], notes: list[str]) -> tuple[
         notes.append(f"{path.parent.name}/{path.name}: {num_unreadable} lines are not readable and left out")
     times = [record["time"] for record in records if isinstance(record.get("time"), int | float)]
     steps, metrics = _in_rising_order(records)
-    curves = {}
-    for name in wanted:
-        values: list[Any] = [each.get(name) for each in metrics]
-        if set(map(type, values)) == {float}:
-            curves[name] = Curve(steps, values)
-            continue
-        places = [place for place, value in enumerate(values) if isinstance(value, int | float)]
-        if places:
-            curves[name] = Curve([steps[place] for place in places], [float(values[place]) for place in places])
+    if not metrics:
+        return {}, times
+    # All names of a kind at once: a study of a million steps has no time for a look at each value by itself.
+    often = [name for name in wanted if name in metrics[0] and name in metrics[-1]]
+    curves = {name: Curve(steps, values) for name, values in _whole_columns(metrics, often).items()}
+    for name in wanted - curves.keys():
+        found = [
+            (step, float(value))
+            for step, each in zip(steps, metrics, strict=True)
+            if name in each and isinstance(value := each[name], int | float)
+        ]
+        if found:
+            curves[name] = Curve([step for step, _ in found], [value for _, value in found])
     return curves, times
+
+
+def _whole_columns(metrics: list[dict[str, Any]], names: list[str]) -> dict[str, list[float]]:
+    """Values of those of `names` that have a float at every step; none of them where one of them is missing."""
+    if not names:
+        return {}
+    try:
+        rows = map(operator.itemgetter(*names), metrics)
+        columns = [list(rows)] if len(names) == 1 else list(map(list, zip(*rows, strict=True)))
+    except KeyError:
+        return {}
+    return {name: column for name, column in zip(names, columns, strict=True) if set(map(type, column)) == {float}}
 
 
 def _read_step(line: bytes) -> dict[str, Any] | None:

@@ -1,5 +1,9 @@
-"""Whatever a run remembers, a run that was cut goes on as one that was not: metrics, rollouts, weights, optimiser, all to
-the last bit."""
+"""Whatever a run remembers, a run that was cut goes on as one that was not.
+
+Metrics, rollouts, weights and optimiser are compared to the last bit.
+"""
+
+import contextlib
 
 import pytest
 import torch
@@ -65,10 +69,8 @@ def killed_at_4(step, metrics):
 def test_a_cut_run_equals_an_uncut_one(tmp_path, memory, end):
     config = small_config(num_steps=NUM_STEPS, checkpoint={"every": 2}, **MEMORIES[memory])
     train(config, run_dir=tmp_path / "whole")
-    try:
+    with contextlib.suppress(Killed):
         train(config, run_dir=tmp_path / "cut", on_step=end)
-    except Killed:
-        pass
     # Nothing of the process's own random state may matter.
     torch.manual_seed(1234)
     told = []
