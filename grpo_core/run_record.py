@@ -70,7 +70,9 @@ def parse_step(line: str | bytes) -> dict[str, Any] | None:
     if not isinstance(record, dict) or not isinstance(record.get("metrics"), dict):
         return None
     step, moment = record.get("step"), record.get("time")
-    if type(step) is not int or step < 1 or not _is_number(moment) or not math.isfinite(moment):
+    if type(step) is not int or step < 1:
+        return None
+    if not isinstance(moment, int | float) or not _is_number(moment) or not math.isfinite(moment):
         return None
     return record if all(map(_is_number, record["metrics"].values())) else None
 
