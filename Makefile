@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: sweep test check bench clean
+.PHONY: sweep test check bench faults clean
 
 sweep: $(VENV)/installed
 	$(BIN)/python -m sweeps.launch search_spaces/gsm8k.yaml
@@ -18,6 +18,9 @@ check: $(VENV)/installed-dev
 
 bench: $(VENV)/installed-bench
 	$(BIN)/python -m tests.benchmarks
+
+faults: $(VENV)/installed-dev
+	$(BIN)/python -m tests.faults
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info

@@ -38,8 +38,9 @@ class RunRecord:
         """Appends a step; False when it was on disk already."""
         if step > self._last_rollout_step:
             lines = "".join(json.dumps({"step": step, **rollout}) + "\n" for rollout in rollouts)
-            with self._rollouts.open("ab") as file:
-                file.write(self._compressor.compress(lines.encode()))
+            if lines:
+                with self._rollouts.open("ab") as file:
+                    file.write(self._compressor.compress(lines.encode()))
             self._last_rollout_step = step
         if step <= self.last_step:
             return False
@@ -127,10 +128,15 @@ def _cut_off_torn_line(path: Path) -> None:
 
 
 def _cut_off_torn_frame(path: Path) -> int:
-    """Step of the last whole frame, 0 for none."""
-    frames = list(_frames(path))
-    whole = frames[-1][0] if frames else 0
+    """Step of the last whole frame, 0 for none; frames from the first on that holds no rollouts are cut off too."""
+    whole = last_step = 0
+    for end, content in _frames(path):
+        try:
+            last_step = int(json.loads(content.splitlines()[-1])["step"])
+        except (ValueError, TypeError, LookupError):
+            break
+        whole = end
     if path.exists() and whole < path.stat().st_size:
         with path.open("r+b") as file:
             file.truncate(whole)
-    return int(json.loads(frames[-1][1].splitlines()[-1])["step"]) if frames else 0
+    return last_step

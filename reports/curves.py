@@ -18,6 +18,7 @@ from reports import formats, theme
 from reports.curve_guides import guides, limits_caption
 from reports.estimates import Z95
 from reports.mark_labels import place_labels
+from reports.rollback_marks import rollback_mark
 from reports.span import Span, span_of
 from reports.study_data import Curve, Study, Trial
 from reports.thinning import MAX_POINTS, points_per_line, thinned
@@ -90,6 +91,9 @@ def _figure(study: Study, chart: _Chart) -> theme.Figure:
     limit = points_per_line(len(drawn))
     lines = [_line(study, trial, curve, span, chart, limit) for trial, curve in drawn]
     marks = [mark for trial, curve in drawn if (mark := _mark(study, trial, curve, span, chart))]
+    returns = []
+    if chart.is_sparse:
+        returns = [mark for trial, curve in drawn if (mark := rollback_mark(study, trial, curve, span))]
     heights = [mark["meta"].get("smoothed", mark["y"])[0] for mark in marks]
     points = [(mark["x"][0] / study.num_steps, span.height(y)) for mark, y in zip(marks, heights, strict=True)]
     if len(marks) <= MAX_LABELS:
@@ -102,7 +106,9 @@ def _figure(study: Study, chart: _Chart) -> theme.Figure:
     shapes, notes = guides(study, metric, span)
     xaxis = theme.axis("step", range=[0, study.num_steps * 1.03], **({"dtick": 1} if study.num_steps <= 10 else {}))
     layout = theme.frame(xaxis, yaxis, shapes=shapes, annotations=notes)
-    return theme.Figure(f"curve-{metric.replace('/', '-')}", chart.title, chart.caption, lines + marks, layout)
+    return theme.Figure(
+        f"curve-{metric.replace('/', '-')}", chart.title, chart.caption, lines + marks + returns, layout
+    )
 
 
 def _has_reference(study: Study, trial: Trial) -> bool:

@@ -2,7 +2,6 @@
 
 import html
 import math
-import re
 import textwrap
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -67,15 +66,3 @@ def chart_text(text: Any, width: int | None = None) -> str:
     """Text from outside for a chart, whose labels Plotly reads as HTML: escaped, and wrapped at `width` characters."""
     lines = textwrap.wrap(str(text), width) if width else [str(text)]
     return "<br>".join(html.escape(line, quote=False) for line in lines)
-
-
-_USER_INFO = re.compile(r"(?P<scheme>[a-zA-Z][a-zA-Z0-9+.-]*://)[^/\s@]*@")
-_SECRET_QUERY = re.compile(
-    r"(?P<key>[?&][^=&\s]*(?:password|passwd|pwd|secret|token|api_?key|credential|signature|sig)[^=&\s]*=)[^&\s#]*",
-    re.IGNORECASE,
-)
-
-
-def without_credentials(text: str) -> str:
-    """The text with user and password of every URI, and secrets in its query, replaced by `***`."""
-    return _SECRET_QUERY.sub(r"\g<key>***", _USER_INFO.sub(r"\g<scheme>***@", text))

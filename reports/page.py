@@ -31,6 +31,7 @@ from reports.slices import slice_figures, stability_figures
 from reports.study_data import Study, Trial
 from reports.theme import Figure
 from reports.trial_groups import describe
+from sweeps.credentials import mask_credentials
 from sweeps.study_folder import StudyFolder, write_text
 from sweeps.summary import reproduce_command
 
@@ -103,7 +104,7 @@ def render(study: Study) -> str:
         findings=diagnose(study),
         rows=trial_rows(study),
         samples=(study.final or {}).get("samples") or [],
-        sweep=formats.without_credentials(study.config_text),
+        sweep=mask_credentials(study.config_text),
         versions=versions(),
         figure_json=Markup(safe_json(_figures(study, [each for group in figures.values() for each in group]))),
         style=Markup(importlib.resources.files("reports").joinpath("report.css").read_text("utf-8")),

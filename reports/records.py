@@ -26,6 +26,7 @@ READ = frozenset(
         metric_names.GROUPS_DEAD_FRAC,
         metric_names.LOSS_VALUE,
         metric_names.OPTIM_GRAD_NORM,
+        metric_names.OPTIM_ROLLBACKS,
         metric_names.OPTIM_SKIPPED_STEPS,
         metric_names.POLICY_CLIP_FRAC,
         metric_names.POLICY_ENTROPY,
@@ -106,6 +107,7 @@ def _read_trial(folder: TrialFolder, is_running: bool, wanted: frozenset[str], n
         num_retries=outcome.get("num_retries") or 0,
         folder=folder.path,
         curves=curves,
+        changes=outcome.get("changes") or {},
     )
 
 

@@ -47,6 +47,8 @@ class Trial:
     num_retries: int
     folder: Path
     curves: dict[str, Curve] = field(default_factory=dict)
+    changes: dict[str, int] = field(default_factory=dict)
+    """Settings that running out of memory has changed, by their dotted path."""
 
     @property
     def has_ended(self) -> bool:

@@ -18,6 +18,7 @@ from sweeps.sections import (
     Dimension,
     EntropyBand,
     GradNormLimit,
+    MonitoringConfig,
     ObjectiveConfig,
     PrunerConfig,
     ResourcesConfig,
@@ -36,6 +37,7 @@ __all__ = [
     "Dimension",
     "EntropyBand",
     "GradNormLimit",
+    "MonitoringConfig",
     "ObjectiveConfig",
     "Problem",
     "PrunerConfig",
@@ -50,6 +52,7 @@ __all__ = [
     "load_sweep",
 ]
 
+_OVERLAID = [key for key in SweepConfig.model_fields if key not in FILLED_IN]
 RANKS: Path = ("train", "compute", "num_ranks")
 
 
@@ -123,7 +126,7 @@ def _split_profiles(
             problems.append(Problem(f"profiles.{key}", line, value, rule, name))
         for inner in ("profiles", *FILLED_IN):
             if inner in profiles[key]:
-                rule = "a profile overlays study, search_space, stability, train, resources and tracking; move it out"
+                rule = f"a profile overlays {', '.join(_OVERLAID)}; move it out"
                 inner_line = source.lines[("profiles", key, inner)]
                 problems.append(Problem(f"profiles.{key}.{inner}", inner_line, NOTHING, rule, name))
                 profiles[key] = {name: part for name, part in profiles[key].items() if name != inner}

@@ -8,7 +8,7 @@ from typing import Any
 import yaml
 
 from sweeps.config import load_resolved
-from sweeps.mistakes import show
+from sweeps.mistakes import ConfigError, show
 from sweeps.search_space import apply_params, default_params, distributions, is_active, points
 from sweeps.sections import Dimension, SweepConfig
 from sweeps.study_folder import StudyFolder, TrialFolder, read_yaml, write_json, write_text
@@ -16,7 +16,10 @@ from sweeps.study_folder import StudyFolder, TrialFolder, read_yaml, write_json,
 #: Parts of a sweep that make its trials comparable. The rest (budget, sampler, pruner, tracking, …) may change.
 _FIXED = ("objective", "search_space", "stability", "train")
 #: Settings below them that change neither what a trial learns nor what it is measured by.
-_FREE = ("train.compute.num_threads", "train.compute.collective_timeout_s", "train.checkpoint")
+_FREE = (
+    *("train.compute.num_threads", "train.compute.collective_timeout_s", "train.checkpoint"),
+    *("train.optim.micro_batch_size", "train.rollout.chunk_size"),
+)
 
 
 class Refused(ValueError):
@@ -38,7 +41,15 @@ def check_unchanged(folder: StudyFolder, config: SweepConfig) -> None:
 
     Before its first trial a study may change in any way: what was measured and noted for the old settings is dropped.
     """
-    found = differences(load_resolved(folder.sweep_file), config)
+    try:
+        stored = load_resolved(folder.sweep_file)
+    except ConfigError as error:
+        raise Refused(
+            f"{folder.sweep_file}, by which the study goes on, is not readable:\n{error}\n"
+            "Bring it back from a copy (MLflow keeps one with the parent run), or start over (the old folder is kept "
+            "under another name): --fresh"
+        ) from error
+    found = differences(stored, config)
     if not found:
         return
     if not folder.trials():

@@ -14,17 +14,20 @@ from sweeps.executors import EXECUTORS, Executor
 from sweeps.executors.slots import usable_cores
 from sweeps.lint import lint
 from sweeps.mlflow_records import config_of
+from sweeps.monitor import Monitor
 from sweeps.phases import Interrupted, PhaseFailed, Phases
 from sweeps.preflight import judge
 from sweeps.process_tree import end_orphans
 from sweeps.progress import Progress, open_progress
+from sweeps.record_repair import repair_records, set_aside
 from sweeps.report_writer import ReportWriter
 from sweeps.sampling import build_pruner, build_sampler
 from sweeps.sections import SweepConfig
 from sweeps.signals import StopSignals
 from sweeps.study import SweepStudy
 from sweeps.study_folder import StudyFolder, best_trial, read_json, write_json
-from sweeps.summary import best_lines, count_states, next_commands, reproduce_command
+from sweeps.study_storage import is_damaged, is_storage_error, storage_advice
+from sweeps.summary import best_lines, count_states, next_commands, reproduce_command, resume_command
 from sweeps.tracking import Tracker, tracking_uri
 from sweeps.trial_loop import StudyFailed, TrialLoop
 
@@ -92,7 +95,24 @@ def run_study(
         if executor is None:
             stack.callback(own_executor.close)
         signals = stack.enter_context(StopSignals())
-        return _Launch(config, folder, runs_dir, own_executor, shown, signals, job_kinds or {}).run(source)
+        try:
+            monitor = Monitor(config.monitoring, config.study.name, shown.say)
+        except ValueError as error:
+            raise Refused(str(error)) from error
+        except OSError as error:
+            port = f"monitoring.port={config.monitoring.port}"
+            why = f"cannot be had on {config.monitoring.host} ({error.strerror})"
+            raise Refused(f"{port}: {why}; take another, or 0 for any that is free") from error
+        launch = _Launch(config, folder, runs_dir, own_executor, shown, signals, job_kinds or {}, monitor)
+        try:
+            result = launch.run(source)
+        except BaseException as error:
+            monitor.end("failed", type(error).__name__)
+            raise
+        problem = monitor.end(result.state, result.message)
+        if problem is not None:
+            shown.say(f"warning: {problem}")
+        return result
 
 
 def open_executor(config: SweepConfig) -> Executor:
@@ -120,6 +140,7 @@ class _Launch:
         progress: Progress,
         signals: StopSignals,
         job_kinds: Mapping[str, str],
+        monitor: Monitor,
     ) -> None:
         self._config = config
         self._folder = folder
@@ -127,6 +148,7 @@ class _Launch:
         self._executor = executor
         self._progress = progress
         self._signals = signals
+        self._monitor = monitor
         self._job_kinds = job_kinds
         self._tracker = Tracker(config, folder, runs_dir)
         self._report = ReportWriter(folder)
@@ -138,9 +160,37 @@ class _Launch:
             num_taken, num_finished = import_trials(source, self._folder, self._config)
             self._progress.say(f"{num_taken} of {num_finished} finished trials of {source.name} fit and are taken over")
         write_sweep(self._folder, self._config)
+        for line in repair_records(self._folder):
+            self._progress.say(f"warning: {line}")
         self._end_orphans()
-        with closing(SweepStudy(self._config, self._folder)) as study:
+        with closing(self._open_study()) as study:
             return self._conduct(study)
+
+    def _open_study(self) -> SweepStudy:
+        """The study in Optuna's storage.
+
+        An SQLite file of ours that is damaged, or knows of an end that the disk has lost, is made anew from the trials.
+        """
+        is_ours = self._config.study.storage is None
+        try:
+            study = SweepStudy(self._config, self._folder)
+        except Exception as error:
+            if is_ours and is_damaged(error):
+                return self._remade_study("is damaged")
+            if is_storage_error(error):
+                raise Refused(storage_advice(error, self._config, self._folder)) from error
+            raise
+        if is_ours and study.disagrees_with_disk:
+            study.close()
+            return self._remade_study("has the end of a trial that is open on disk")
+        return study
+
+    def _remade_study(self, why: str) -> SweepStudy:
+        for log in self._folder.path.glob("study.db-???"):
+            set_aside(log)
+        aside = set_aside(self._folder.study_db)
+        self._progress.say(f"warning: study.db {why}; it is kept as {aside.name} and made again from the trials")
+        return SweepStudy(self._config, self._folder)
 
     def _conduct(self, study: SweepStudy) -> StudyResult:
         if study.num_left == 0 and self._folder.controller().get("state") == "done":
@@ -166,7 +216,8 @@ class _Launch:
         except PhaseFailed as failure:
             return self._end("failed", str(failure), 2 if failure.cause == "config" else 1)
         except StudyFailed as failure:
-            return self._end("failed", str(failure), failure.exit_code)
+            then = f"; go on with: {resume_command(self._folder)}" if failure.is_resumable else ""
+            return self._end("failed", f"{failure}{then}", failure.exit_code)
         except Exception as error:
             # Not foreseen, so it is shown whole; the books are closed first.
             self._record.end("failed", f"{type(error).__name__}: {error}", 1)
@@ -218,6 +269,7 @@ class _Launch:
             report=self._report,
             record=self._record,
             progress=self._progress,
+            monitor=self._monitor,
             should_stop=self._is_stopped,
             kind=self._job_kinds.get("trial", "trial"),
         )
@@ -248,9 +300,9 @@ class _Launch:
 
     def _end(self, state: str, message: str, exit_code: int) -> StudyResult:
         """Closes the books of a launch that came to its end."""
-        self._record.end(state, message, exit_code)
+        problems = [self._record.end(state, message, exit_code)]
         self._progress.phase("the report is written and the last records are sent to MLflow")
-        problems = [self._report.finish(), self._tracker.close(state, _TRACKING_S)]
+        problems += [self._report.finish(), self._tracker.close(state, _TRACKING_S)]
         self._progress.close()
         for problem in problems:
             if problem is not None:
@@ -262,12 +314,12 @@ class _Launch:
         """Closes the books of a launch that was stopped, within the seconds that a machine gives on its way down."""
         exit_code = self._signals.exit_code or 130
         self._report.cancel()
-        self._record.end("interrupted", "stopped by a signal", exit_code)
-        problem = self._tracker.close("interrupted", _INTERRUPTED_TRACKING_S)
-        if problem is not None:
-            self._progress.say(f"warning: {problem}")
-        where = "" if str(self._runs_dir) == "runs" else f" --runs-dir {self._runs_dir}"
-        message = f"stopped; go on with: python -m sweeps resume {self._folder.name}{where}"
+        problems = [self._record.end("interrupted", "stopped by a signal", exit_code)]
+        problems.append(self._tracker.close("interrupted", _INTERRUPTED_TRACKING_S))
+        for problem in problems:
+            if problem is not None:
+                self._progress.say(f"warning: {problem}")
+        message = f"stopped; go on with: {resume_command(self._folder)}"
         self._progress.say(message)
         return self._result(exit_code, "interrupted", message)
 

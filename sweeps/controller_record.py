@@ -40,10 +40,15 @@ class ControllerRecord:
         """Seconds that the study has been run for, over all launches."""
         return self._active_before_s + time.monotonic() - self._started
 
-    def beat(self) -> None:
-        """Shows that the controller lives, now and then."""
+    def beat(self, **changes: Any) -> None:
+        """Shows that the controller lives, now and then, with these fields changed."""
+        self.note(**changes)
         if time.monotonic() >= self._due:
             self.write()
+
+    def note(self, **changes: Any) -> None:
+        """Changes these fields with the next writing of the record."""
+        self._data |= changes
 
     def write(self, **changes: Any) -> None:
         """Writes the record, with these fields changed."""
@@ -56,6 +61,10 @@ class ControllerRecord:
         """Keeps what a person was warned of."""
         self.write(warnings=[*self._data["warnings"], *warnings])
 
-    def end(self, state: str, message: str, exit_code: int) -> None:
-        """Writes how the launch ended: state done, failed or interrupted."""
-        self.write(state=state, message=message, exit_code=exit_code, ended_at=time.time())
+    def end(self, state: str, message: str, exit_code: int) -> str | None:
+        """Writes how the launch ended: state done, failed or interrupted; what kept it from the disk, or None."""
+        try:
+            self.write(state=state, message=message, exit_code=exit_code, ended_at=time.time())
+        except OSError as error:
+            return f"{self._folder.controller_file} could not be written: {error.strerror}"
+        return None

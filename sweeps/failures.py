@@ -2,9 +2,13 @@
 
 import errno
 import traceback
+from pathlib import Path
 from typing import Any, Literal
 
-Cause = Literal["out_of_memory", "config", "machine", "code"]
+from sweeps.credentials import mask_credentials
+from sweeps.disk import is_disk_error
+
+Cause = Literal["out_of_memory", "config", "disk", "machine", "code"]
 
 _MEMORY_WORDS = ("out of memory", "can't allocate memory", "cannot allocate memory", "not enough memory")
 #: Words of the runtime errors that torch raises for lost ranks, broken devices and full machines.
@@ -23,8 +27,11 @@ _MEMORY_TYPES = ("MemoryError", "OutOfMemoryError")
 _MACHINE_TYPES = ("DistError", "AcceleratorError", "PeerFailed")
 
 
-def cause_of(error: BaseException) -> Cause:
-    """Why `error` was raised: memory, the person's settings, the machine, or a fault in the code."""
+def cause_of(error: BaseException, run_dir: Path | None = None) -> Cause:
+    """Why `error` was raised: memory, the person's settings, the disk, the machine, or a fault in the code.
+
+    A file that is missing or forbidden is the person's mistake, but not below `run_dir`, which we made ourselves.
+    """
     names = {kind.__name__ for kind in type(error).__mro__}
     message = str(error).lower()
     if names & set(_MEMORY_TYPES):
@@ -35,6 +42,10 @@ def cause_of(error: BaseException) -> Cause:
         return "out_of_memory"
     if names & set(_MACHINE_TYPES):
         return "machine"
+    if is_disk_error(error):
+        return "disk"
+    if isinstance(error, FileNotFoundError | PermissionError) and _is_below(error.filename, run_dir):
+        return "disk" if isinstance(error, PermissionError) else "machine"
     if isinstance(error, ValueError | FileNotFoundError | PermissionError | IsADirectoryError | NotADirectoryError):
         return "config"
     if isinstance(error, OSError | EOFError):
@@ -44,20 +55,24 @@ def cause_of(error: BaseException) -> Cause:
     return "code"
 
 
-def describe(error: BaseException, rank: int) -> dict[str, Any]:
-    """Data of the `error` event of a rank that raised `error`."""
+def _is_below(file: Any, folder: Path | None) -> bool:
+    return folder is not None and isinstance(file, str) and Path(file).is_relative_to(folder)
+
+
+def describe(error: BaseException, rank: int, run_dir: Path | None = None) -> dict[str, Any]:
+    """Data of the `error` event of a rank that raised `error` while it wrote to `run_dir`."""
     return {
         "rank": rank,
         "type": type(error).__name__,
-        "message": str(error),
-        "traceback": "".join(traceback.format_exception(error)),
-        "cause": cause_of(error),
+        "message": mask_credentials(str(error)),
+        "traceback": mask_credentials("".join(traceback.format_exception(error))),
+        "cause": cause_of(error, run_dir),
     }
 
 
 def blame_order(data: dict[str, Any]) -> tuple[bool, int, int]:
     """Sorts the error data of several ranks: the one that explains the others first, a lost peer last."""
-    causes: tuple[Cause, ...] = ("out_of_memory", "config", "code", "machine")
+    causes: tuple[Cause, ...] = ("out_of_memory", "disk", "config", "code", "machine")
     return data["type"] == "PeerFailed", causes.index(data["cause"]), data["rank"]
 
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-EventKind = Literal["started", "step", "progress", "result", "error"]
+EventKind = Literal["started", "step", "progress", "preempted", "result", "error"]
 
 
 @dataclass(frozen=True)
@@ -32,10 +32,12 @@ class Event:
     - `started`: the ranks run; `pid` of rank 0, `num_ranks`.
     - `step`: a trial's step is on disk; `step`, `metrics`.
     - `progress`: a job of another kind got on; what it says of itself.
+    - `preempted`: a rank was sent SIGTERM, as before its machine is taken away; `rank`.
     - `result`: the job's last word. A trial has `status` (complete, pruned, stopped), `last_step`, `metrics`, `reason`,
       `checkpoint`; the warm start has `path`; preflight and final have what they measured.
     - `error`: the job's last word when it raised; `type`, `message`, `traceback`, `rank`, and `cause`, one of
-      `out_of_memory`, `config` (the person's mistake), `machine` (may well work next time), `code`.
+      `out_of_memory`, `config` (the person's mistake), `disk` (takes nothing any more), `machine` (may well work next
+      time), `code`.
     """
 
     kind: EventKind

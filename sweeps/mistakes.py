@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Any
 
+from sweeps.credentials import mask_credentials
+
 #: Stands for the value of a key that is not in the file.
 NOTHING: Any = type("Nothing", (), {"__repr__": lambda self: "NOTHING"})()
 
@@ -24,9 +26,9 @@ class Problem:
         subject = self.key if self.value is NOTHING else f"{self.key}={show(self.value)}"
         if self.source.startswith("--"):
             subject = show(self.value) if self.source == f"--{self.key}" else subject
-            return f"{self.source} {subject}: {self.message}"
+            return mask_credentials(f"{self.source} {subject}: {self.message}")
         place = f"{self.source}:{self.line}" if self.line is not None else self.source
-        return ": ".join(part for part in (place, subject, self.message) if part)
+        return mask_credentials(": ".join(part for part in (place, subject, self.message) if part))
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,6 @@ import fcntl
 import logging
 import sqlite3
 import time
-import uuid
 from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from mlflow.entities import Dataset, DatasetInput, InputTag, Metric, Param, RunT
 from mlflow.exceptions import MlflowException
 
 from sweeps import mlflow_records as records
+from sweeps.credentials import mask_credentials
 from sweeps.sections import SweepConfig
 from sweeps.study_folder import StudyFolder, TrialFolder, best_trial, read_json, read_lines, write_json
 
@@ -26,6 +26,8 @@ from sweeps.study_folder import StudyFolder, TrialFolder, best_trial, read_json,
 _METRICS_PER_BATCH = 1000
 _PARAMS_PER_BATCH = 100
 _BYTES_PER_READ = 1_000_000
+#: Of the log of a trial that failed, its end.
+_LOG_CHARACTERS = 1_000_000
 
 
 class Feed:
@@ -42,19 +44,35 @@ class Feed:
         self._knows_all_runs = False
         # Whether something was sent that tracking.json does not tell of yet.
         self._has_news = False
+        self._num_steps_sent = 0
 
     @property
     def is_open(self) -> bool:
         return self._client is not None
 
-    def send(self, running: Collection[int], study_state: str) -> None:
-        """Sends what MLflow lacks: trials in `running` are shown as RUNNING, the study as `study_state`."""
+    def send(self, running: Collection[int], study_state: str) -> int:
+        """Sends what MLflow lacks: trials in `running` are shown as RUNNING, the study as `study_state`.
+
+        Returns the number of steps that were sent.
+        """
+        self._num_steps_sent = 0
         try:
             self._send_difference(running, study_state)
         except Exception:
             self._knows_all_runs = False
             raise
         self._knows_all_runs = True
+        return self._num_steps_sent
+
+    def forget_lost_runs(self) -> int:
+        """Has trials whose runs are no longer in the store sent again as a whole; returns how many those are."""
+        client = self._client or self._open()
+        lost = [name for name, entry in self._state["trials"].items() if _is_gone(client, entry["run_id"])]
+        for name in lost:
+            del self._state["trials"][name]
+        if lost:
+            self._save()
+        return len(lost)
 
     def _send_difference(self, running: Collection[int], study_state: str) -> None:
         client = self._client or self._open()
@@ -80,9 +98,10 @@ class Feed:
                 client, self._config.tracking.experiment or self._config.study.name, self._artifacts()
             )
         known = read_json(self._folder.tracking_file) or {}
-        if known.get("uri") != self._uri or _is_gone(client, known["parent_run_id"]):
+        store = mask_credentials(self._uri)
+        if known.get("uri") != store or _is_gone(client, known["parent_run_id"]):
             # Another store, or one that was emptied: everything is sent again.
-            known = {"uri": self._uri, "uid": uuid.uuid4().hex, "parent_run_id": None, "trials": {}}
+            known = {"uri": store, "parent_run_id": None, "trials": {}}
         self._state = {**known, "experiment_id": experiment, "study_state": "running"}
         self._save()
         if self._state["parent_run_id"] is None:
@@ -100,11 +119,11 @@ class Feed:
         return (self._runs_dir.resolve() / "mlartifacts" / self._config.study.name).as_uri()
 
     def _start_study(self, client: MlflowClient) -> None:
-        tags = {**records.study_tags(self._config, self._folder), "uid": self._state["uid"]}
+        tags = {**records.study_tags(self._config, self._folder), "uid": self._folder.identity()}
         run_id = self._find_or_create(client, self._config.study.name, tags, ("uid",))
         self._log_params(client, run_id, records.study_params(self._config))
         self._log_dataset(client, run_id)
-        client.log_artifact(run_id, str(self._folder.sweep_file))
+        client.log_text(run_id, mask_credentials(self._folder.sweep_file.read_text()), "sweep.yaml")
         self._state["parent_run_id"] = run_id
         self._save()
 
@@ -151,7 +170,7 @@ class Feed:
         size = _METRICS_PER_BATCH - len(last)
         while True:
             lines, offset = read_lines(trial.metrics_file, entry["offset"], _BYTES_PER_READ)
-            if not lines:
+            if offset == entry["offset"]:
                 if last:
                     client.log_batch(entry["run_id"], tags=last)
                 return
@@ -167,6 +186,7 @@ class Feed:
             if is_last:
                 last = []
             entry["offset"] = offset
+            self._num_steps_sent += len(lines)
             self._has_news = True
 
     def _end_trial(
@@ -178,7 +198,8 @@ class Feed:
         if note is not None:
             client.set_tag(run_id, "mlflow.note.content", note)
         if outcome["state"] == "failed" and trial.log_file.exists():
-            client.log_artifact(run_id, str(trial.log_file))
+            text = trial.log_file.read_text(errors="replace")[-_LOG_CHARACTERS:]
+            client.log_text(run_id, mask_credentials(text), trial.log_file.name)
         ended_ms = int(outcome["ended_at"] * 1000)
         client.set_terminated(run_id, status=records.STATUS_OF_STATE[outcome["state"]], end_time=ended_ms)
         entry.update(status=records.STATUS_OF_STATE[outcome["state"]], ended=True)

@@ -14,6 +14,7 @@ from typing import Any
 
 import psutil
 
+from sweeps.credentials import mask_credentials
 from sweeps.search_space import SHORT_NAMES
 from sweeps.sections import SweepConfig
 from sweeps.study_folder import StudyFolder, TrialFolder, read_yaml
@@ -136,7 +137,7 @@ def outcome_note(outcome: Mapping[str, Any], trial: TrialFolder) -> str | None:
     text = f"**{outcome['state']}**: {(outcome['reason'] or {}).get('message', 'no reason on record')}"
     tail = trial.log_tail() if outcome["state"] == "failed" else ""
     fence = "`" * max(3, 1 + max((len(run) for run in re.findall("`+", tail)), default=0))
-    return f"{text}\n\nLast lines of its log:\n\n{fence}\n{tail}\n{fence}" if tail else text
+    return mask_credentials(f"{text}\n\nLast lines of its log:\n\n{fence}\n{tail}\n{fence}" if tail else text)
 
 
 def config_of(trial: TrialFolder) -> dict[str, Any]:

@@ -7,13 +7,23 @@ from typing import Any, Literal
 
 from sweeps.jobs import Event
 
-State = Literal["complete", "pruned", "failed", "retry", "interrupted"]
+State = Literal["complete", "pruned", "failed", "retry", "blocked", "interrupted"]
 
 #: Rules that say nothing about the stability of a setting: the sampler learns no constraint from them.
 _RULES_WITHOUT_CONSTRAINT = frozenset({"pruner", "timeout"})
 #: Rule on record for each `cause` of an error event; a person's mistake in the config and a fault of the code are alike
 #: in that no retry mends them.
-_RULE_OF_CAUSE = {"out_of_memory": "out_of_memory", "machine": "machine", "config": "error", "code": "error"}
+_RULE_OF_CAUSE = {
+    "out_of_memory": "out_of_memory",
+    "machine": "machine",
+    "disk": "disk",
+    "config": "error",
+    "code": "error",
+}
+#: Rules of a fault of the machine, which `study.retries` bounds.
+_RETRIED = frozenset({"machine", "crash", "hang"})
+
+_SMALLER = "take a smaller policy, lower rollout.max_new_tokens, or train adapters (policy.lora)"
 
 #: Failures of the same cause, from the first trial on, after which a study stops.
 MAX_EQUAL_FAILURES = 3
@@ -31,33 +41,57 @@ class Ending:
     """Last step on record."""
     stop_reason: Literal["interrupt", "timeout"] | None = None
     """Why the controller asked it to stop, if it did."""
+    hung_after_s: float | None = None
+    """Seconds of silence after which the watchdog ended it, if it did."""
+    was_preempted: bool = False
+    """Whether a rank was sent SIGTERM, as before its machine is taken away."""
+    ran_out_of_memory: bool = False
+    """Whether the kernel ended processes for want of memory while it ran."""
+    can_shrink: bool = False
+    """Whether it can be tried again with half as many completions in memory at once."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """The decision: `retry` and `interrupted` go on from the last checkpoint, the others are final."""
+    """The decision: `retry` goes on from the last checkpoint at once, `interrupted` at the next launch, and `blocked`
+    too, since nothing can be written here; the others are final.
+    """
 
     state: State
     objective: float | None = None
     reason: dict[str, Any] | None = None
     constraint: float = 0.0
     """What the sampler learns: in (0, 1] when the settings breach stability, else 0."""
+    counts: bool = False
+    """Whether a `retry` is one of those that `study.retries` bounds."""
 
 
 def decide(ending: Ending, *, objective_metric: str, num_retries: int, max_retries: int) -> Outcome:
-    """Outcome of a trial that ended like `ending` after `num_retries` earlier retries."""
+    """Outcome of a trial that ended like `ending` after `num_retries` earlier retries that counted."""
     event = ending.event
     if event is not None and event.kind == "result" and event.data["status"] != "stopped":
         return _decide_result(event.data, ending, objective_metric)
-    if event is not None and event.kind == "error":
+    if ending.hung_after_s is not None:
+        message = f"no news for {ending.hung_after_s:.0f} s, though its processes lived; their stacks are in the log"
+        reason = _reason("hang", ending.last_step, message)
+    elif event is not None and event.kind == "error":
         reason = _error_reason(event.data, ending.last_step)
+    elif ending.was_preempted and event is not None:
+        reason = _reason("preempted", ending.last_step, "it was sent SIGTERM and left a checkpoint")
     else:
         # Also a trial that stopped unasked: it lost its line to us.
         reason = _crash_reason(ending)
-    if ending.stop_reason is not None:
+    rule = reason["rule"]
+    if ending.stop_reason is not None and rule != "disk":
         return _decide_stopped(ending, reason)
-    if reason["rule"] in ("machine", "crash") and num_retries < max_retries:
+    if rule == "disk":
+        return Outcome("blocked", reason=reason)
+    if rule == "preempted" or (rule == "out_of_memory" and ending.can_shrink):
         return Outcome("retry", reason=reason)
+    if rule == "out_of_memory":
+        reason["message"] += "; one completion at a time is still too much: " + _SMALLER
+    if rule in _RETRIED and num_retries < max_retries:
+        return Outcome("retry", reason=reason, counts=True)
     return Outcome("failed", reason=reason)
 
 
@@ -123,14 +157,13 @@ def _constraint(reason: Mapping[str, Any]) -> float:
 
 def _error_reason(error: Mapping[str, Any], last_step: int) -> dict[str, Any]:
     rule = _RULE_OF_CAUSE.get(str(error.get("cause")), "error")
-    message = f"{error.get('type', 'Error')}: {error.get('message', '')}"
-    if rule == "out_of_memory":
-        message += "; lower optim.micro_batch_size or rollout.chunk_size"
-    return _reason(rule, last_step, message)
+    return _reason(rule, last_step, f"{error.get('type', 'Error')}: {error.get('message', '')}")
 
 
 def _crash_reason(ending: Ending) -> dict[str, Any]:
     code = ending.exit_code
+    if code == -9 and ending.ran_out_of_memory:
+        return _reason("out_of_memory", ending.last_step, "the kernel ended the trial's process for want of memory")
     how = "without an exit code" if code is None else f"by signal {-code}" if code < 0 else f"with exit code {code}"
     return _reason("crash", ending.last_step, f"the trial's process ended {how} and left no result", code)
 

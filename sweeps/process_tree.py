@@ -7,6 +7,7 @@ rank's session, and by the job's mark in the environment.
 
 import contextlib
 import os
+import signal
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
@@ -76,8 +77,7 @@ def end(ranks: Sequence[ProcessId], mark: str, grace_s: float = 0.0) -> int:
     """
     targets = set(members(ranks, mark))
     if grace_s > 0 and targets:
-        for target in targets:
-            _signal(target, "terminate")
+        signal_all(targets, signal.SIGTERM)
         wait_gone(targets, grace_s)
     killed: set[ProcessId] = set()
     deadline = time.monotonic() + _KILL_TIMEOUT_S
@@ -87,11 +87,19 @@ def end(ranks: Sequence[ProcessId], mark: str, grace_s: float = 0.0) -> int:
             raise RuntimeError(f"processes {pids} outlive SIGKILL; look at them with: ps -o pid,stat,wchan,cmd {pids}")
         # What they started since the last look is found in the next round.
         targets |= left
-        for target in left:
-            _signal(target, "kill")
+        signal_all(left, signal.SIGKILL)
         killed |= left
         wait_gone(left, 0.5)
     return len(killed)
+
+
+def signal_all(processes: Iterable[ProcessId], number: int) -> None:
+    """Sends the signal `number` to those of `processes` that still live."""
+    for target in processes:
+        process = live_process(target.pid, target.start_time)
+        if process is not None:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.send_signal(number)
 
 
 def wait_gone(processes: Iterable[ProcessId], timeout_s: float) -> bool:
@@ -136,10 +144,3 @@ def _is_taken(pid: int) -> bool:
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
-
-
-def _signal(target: ProcessId, action: str) -> None:
-    process = live_process(target.pid, target.start_time)
-    if process is not None:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            getattr(process, action)()

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import signal
 import sys
 import threading
 import time
@@ -24,6 +25,7 @@ class RankLink:
         self._lifeline = lifeline
         self._grace_s = grace_s
         self._gone = threading.Event()
+        self._sending = threading.Lock()
         for connection in (events, lifeline):
             # Descriptors that came through the fork server would otherwise live on in programs that the job starts.
             os.set_inheritable(connection.fileno(), False)
@@ -37,9 +39,22 @@ class RankLink:
     def send(self, kind: EventKind, data: dict[str, Any]) -> None:
         """Sends one event; a controller that is gone gets none."""
         try:
-            self._events.send((kind, data, time.time()))
+            with self._sending:
+                self._events.send((kind, data, time.time()))
         except OSError:
             self._gone.set()
+
+    def report_preemption(self) -> None:
+        """Has a SIGTERM, which every thread of this process must block, sent on as a `preempted` event.
+
+        A machine that is taken away says so by that signal to whatever runs on it.
+        """
+        threading.Thread(target=self._wait_for_preemption, name="preemption", daemon=True).start()
+
+    def _wait_for_preemption(self) -> None:
+        while True:
+            signal.sigwait({signal.SIGTERM})
+            self.send("preempted", {"rank": self.rank})
 
     def take_commands(self) -> list[dict[str, Any]]:
         """Commands that have arrived, oldest first; never waits."""

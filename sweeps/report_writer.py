@@ -44,6 +44,12 @@ class ReportWriter:
     def finish(self) -> str | None:
         """Writes the last report and waits for it; what went wrong, in words, or None."""
         self.cancel()
+        try:
+            return self._write_last()
+        except OSError as error:
+            return f"the report could not be written: {error.strerror}"
+
+    def _write_last(self) -> str | None:
         with tempfile.TemporaryFile() as output:
             process = self._start(output, nice=0)
             try:

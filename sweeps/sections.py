@@ -34,6 +34,11 @@ def _number(value: Any) -> Any:
     return value
 
 
+def _auto_or_duration(value: Any) -> Any:
+    return value if value == "auto" else parse_duration(value)
+
+
+DurationOrAuto = Annotated[Positive | Literal["auto"] | None, BeforeValidator(_auto_or_duration)]
 Duration = Annotated[Positive | None, BeforeValidator(parse_duration)]
 Number = Annotated[int | float, BeforeValidator(_number)]
 
@@ -189,6 +194,9 @@ class ResourcesConfig(Section):
     """Ranks of one trial, each with its part of every batch."""
     max_concurrent_trials: Count | Literal["auto"] = "auto"
     """Trials at once; `auto` takes one a core on CPU and one a GPU slot on CUDA."""
+    hang_timeout: DurationOrAuto = "auto"
+    """Time without news after which a trial is ended and tried again; `auto` takes ten times its longest step so far
+    and at least 10 minutes, 30 before its first step; `off` waits for ever."""
 
 
 class TrackingConfig(Section):
@@ -196,6 +204,28 @@ class TrackingConfig(Section):
     """MLflow tracking URI; None means MLFLOW_TRACKING_URI, or the embedded store under `runs/`."""
     experiment: str | None = None
     """MLflow experiment; None means the study's name."""
+
+
+class MonitoringConfig(Section):
+    """Who hears of the study while it runs; nothing listens and nothing is sent unless it is asked for here."""
+
+    port: Annotated[int, Field(ge=0, le=65535)] | None = None
+    """Port for `/healthz` and `/metrics` (Prometheus); 0 takes any that is free."""
+    host: str = "127.0.0.1"
+    """Address that the port is bound to; another than loopback lets other machines read it."""
+    webhook: str | None = None
+    """Address that alerts are posted to as JSON `{"study", "rule", "message"}`; `$NAME` is one in the environment."""
+    breach_rate: Annotated[float, Field(ge=0, le=1)] | None = None
+    """Share of ended trials pruned by the guard above which an alert is raised, from the fourth trial on."""
+    no_progress_s: Duration = Field(default=None, alias="no_progress")
+    """Seconds without a step of any trial after which an alert is raised."""
+
+    @field_validator("webhook")
+    @classmethod
+    def _webhook_is_an_address(cls, webhook: str | None) -> str | None:
+        if webhook is not None and not re.fullmatch(r"https?://\S+|\$\w+", webhook):
+            raise ValueError("not an address; write https://host/path, or $NAME for one in the environment")
+        return webhook
 
 
 class SweepConfig(Section):
@@ -207,6 +237,7 @@ class SweepConfig(Section):
     train: TrainConfig = TrainConfig()
     resources: ResourcesConfig = ResourcesConfig()
     tracking: TrackingConfig = TrackingConfig()
+    monitoring: MonitoringConfig = MonitoringConfig()
     profile: str | None = None
     """The overlay that was applied."""
     profile_reason: str = ""

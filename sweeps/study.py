@@ -87,6 +87,13 @@ class SweepStudy:
         self._storage.engine.dispose()
 
     @property
+    def disagrees_with_disk(self) -> bool:
+        """Whether the storage has the end of a trial that the records on disk, which are the truth, have open."""
+        ended = (trial for trial in self._trials() if trial.state.is_finished() and not _is_skipped(trial))
+        folders = (self._folder.trial(trial.number) for trial in ended)
+        return any(folder.params_file.exists() and folder.outcome() is None for folder in folders)
+
+    @property
     def num_attempts(self) -> int:
         """Trials that were started, ended or not; draws that were skipped for a repetition do not count."""
         return sum(map(_is_attempt, self._trials()))

@@ -3,9 +3,11 @@
 These files are the truth: Optuna's storage and MLflow are rebuilt from them. A record appears whole or not at all.
 """
 
+import contextlib
 import fcntl
 import json
 import os
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,6 +16,8 @@ from typing import Any
 
 import psutil
 import yaml
+
+from grpo_core.run_record import parse_step
 
 # Several times faster than those in pure Python, and not built on every machine.
 _YamlLoader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -24,6 +28,10 @@ _START_TIME_TOLERANCE_S = 2.0
 
 class StudyBusy(RuntimeError):
     """Another controller holds the study folder."""
+
+
+class DamagedRecord(ValueError):
+    """A record is there and cannot be read: the disk lost part of it, or somebody changed it."""
 
 
 def write_text(path: Path, text: str) -> None:
@@ -43,11 +51,20 @@ def write_json(path: Path, record: Any) -> None:
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
-    """The record in the file `path`, or None when there is no such file."""
+    """The record in the file `path`, or None when there is no such file.
+
+    Raises:
+        DamagedRecord: what is in it is no record.
+    """
     try:
-        return json.loads(path.read_text())
+        record = json.loads(path.read_text())
     except FileNotFoundError:
         return None
+    except (ValueError, RecursionError) as error:
+        raise DamagedRecord(f"{path} is not readable ({error})") from error
+    if not isinstance(record, dict):
+        raise DamagedRecord(f"{path} is not readable (no mapping)")
+    return record
 
 
 def write_yaml(path: Path, data: Any) -> None:
@@ -61,9 +78,10 @@ def read_yaml(path: Path) -> Any:
 
 
 def read_lines(path: Path, offset: int = 0, max_bytes: int | None = None) -> tuple[list[dict[str, Any]], int]:
-    """Records of a JSONL file from byte `offset` on, and the offset after the last whole line.
+    """Steps of a metrics file from byte `offset` on, and the offset after the last whole line.
 
-    A last line that its writer has not finished (or never will, having died) is left for the next call.
+    A damaged line is left out. A last line that its writer has not finished (or never will, having died) is left for
+    the next call.
     `max_bytes` bounds what is read at once; a line longer than it is still read whole.
     """
     try:
@@ -75,7 +93,8 @@ def read_lines(path: Path, offset: int = 0, max_bytes: int | None = None) -> tup
     except FileNotFoundError:
         return [], offset
     whole = data[: data.rfind(b"\n") + 1]
-    return [json.loads(line) for line in whole.splitlines() if line.strip()], offset + len(whole)
+    steps = (parse_step(line) for line in whole.splitlines())
+    return [step for step in steps if step is not None], offset + len(whole)
 
 
 @dataclass(frozen=True)
@@ -183,8 +202,20 @@ class StudyFolder:
         return sorted((f for f in folders if f.params_file.is_file()), key=lambda f: f.number)
 
     def controller(self) -> dict[str, Any]:
-        """The controller's record (`pid`, `started_at`, `state`, …), empty before the first launch."""
-        return read_json(self.controller_file) or {}
+        """The controller's record (`pid`, `started_at`, `state`, …), empty before the first launch or where damaged."""
+        try:
+            return read_json(self.controller_file) or {}
+        except DamagedRecord:
+            return {}
+
+    def identity(self) -> str:
+        """What tells this study from any other of its name, for the runs in MLflow; made at the first asking."""
+        file = self.path / "identity"
+        with contextlib.suppress(FileNotFoundError):
+            if known := file.read_text().strip():
+                return known
+        write_text(file, uuid.uuid4().hex + "\n")
+        return file.read_text().strip()
 
     def live_controller(self) -> psutil.Process | None:
         """The process that controls the study now, told from a later one with the same pid by its start time."""

@@ -9,6 +9,8 @@ import sqlalchemy.event
 import sqlalchemy.exc
 from optuna.storages import RDBStorage
 
+from sweeps.credentials import mask_credentials
+from sweeps.disk import disk_advice
 from sweeps.sections import SweepConfig
 from sweeps.study_folder import StudyFolder
 
@@ -19,6 +21,7 @@ T = TypeVar("T")
 
 _BUSY_TIMEOUT_S = 20.0
 _RETRY_PAUSES_S = (0.2, 1.0, 3.0)
+_DAMAGED = ("not a database", "malformed", "file is encrypted")
 
 
 def open_storage(config: SweepConfig, folder: StudyFolder) -> RDBStorage:
@@ -37,6 +40,25 @@ def open_storage(config: SweepConfig, folder: StudyFolder) -> RDBStorage:
 
     storage.engine.dispose()
     return storage
+
+
+def is_storage_error(error: BaseException) -> bool:
+    """Whether `error` comes from Optuna's database, and not from us."""
+    return isinstance(error, optuna.exceptions.StorageInternalError | sqlalchemy.exc.DBAPIError)
+
+
+def is_damaged(error: BaseException) -> bool:
+    """Whether `error` says that the file of an SQLite database is no sound database any more."""
+    words = f"{error} {error.__cause__ or ''}".lower()
+    return is_storage_error(error) and any(sign in words for sign in _DAMAGED)
+
+
+def storage_advice(error: BaseException, config: SweepConfig, folder: StudyFolder) -> str:
+    """What went wrong with Optuna's database, and the way out."""
+    found = str(error.__cause__ or error).strip().splitlines()[0]
+    url = config.study.storage or f"sqlite:///{folder.study_db}"
+    way = "see that the server runs and takes the log-in" if config.study.storage else disk_advice(folder.path)
+    return mask_credentials(f"Optuna's storage {url} failed: {found}; {way}")
 
 
 def patiently(call: Callable[[], T]) -> T:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from grpo_core.metric_names import EVAL_ACCURACY
+from sweeps.credentials import mask_credentials
 from sweeps.mistakes import show
 from sweeps.sections import SweepConfig
 from sweeps.study_folder import StudyFolder, TrialFolder, best_trial, read_json
@@ -88,6 +89,16 @@ def best_lines(folder: StudyFolder, config: SweepConfig) -> list[str]:
     return lines
 
 
+def where_option(runs_dir: Path) -> str:
+    """The option that names the folder of the studies, empty for the default one."""
+    return "" if str(runs_dir) == "runs" else f" --runs-dir {shlex.quote(str(runs_dir))}"
+
+
+def resume_command(folder: StudyFolder) -> str:
+    """The command that goes on with a study."""
+    return f"python -m sweeps resume {folder.name}{where_option(folder.path.parent)}"
+
+
 def reproduce_command(trial: Path, num_ranks: int) -> str:
     """The command that runs the trial in the folder `trial` again by itself, on as many ranks as it had."""
     launcher = "python -m" if num_ranks == 1 else f"torchrun --standalone --nproc-per-node {num_ranks} -m"
@@ -97,7 +108,8 @@ def reproduce_command(trial: Path, num_ranks: int) -> str:
 
 def next_commands(folder: StudyFolder, config: SweepConfig, runs_dir: Path, uri: str) -> list[str]:
     """Where to look next, and how to go on."""
-    where = "" if str(runs_dir) == "runs" else f" --runs-dir {shlex.quote(str(runs_dir))}"
+    where = where_option(runs_dir)
+    uri = mask_credentials(uri)
     embedded = uri.startswith("sqlite:")
     return [
         f"report:  {folder.report_file}",

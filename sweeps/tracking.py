@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from sweeps.credentials import mask_credentials
 from sweeps.sections import SweepConfig
 from sweeps.study_folder import StudyFolder
 
@@ -24,7 +25,7 @@ MAX_INTERVAL_S = 10.0
 MAX_BACKOFF_S = 30.0
 #: MLflow's own settings, unless the person chose theirs: a lost server must not hold the thread for minutes, and
 #: nothing is sent to MLflow's makers.
-_MLFLOW_ENVIRONMENT = {
+MLFLOW_ENVIRONMENT = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
@@ -80,10 +81,11 @@ class Tracker:
         if not self._thread.is_alive():
             return None
         why = self.problem or f"not done after {timeout_s:.0f} s"
-        return f"MLflow at {self.uri} lacks the latest records ({why}); they are safe in {self._folder.path}"
+        lacks = f"MLflow at {self.uri} lacks the latest records ({why}); they are safe in {self._folder.path}"
+        return mask_credentials(f"{lacks}, to be sent with: python -m sweeps sync {self._folder.name}")
 
     def _run(self) -> None:
-        for name, value in _MLFLOW_ENVIRONMENT.items():
+        for name, value in MLFLOW_ENVIRONMENT.items():
             os.environ.setdefault(name, value)
         # Takes more than a second, which the study need not wait for.
         from sweeps.mlflow_feed import Feed
@@ -116,5 +118,5 @@ class Tracker:
             # Whatever the store or the network raises, the study goes on and the records wait on disk.
             logging.getLogger(__name__).debug("tracking pass failed", exc_info=True)
             words = str(error).strip().splitlines()
-            return f"{type(error).__name__}: {words[0][:300] if words else 'no message'}"
+            return mask_credentials(f"{type(error).__name__}: {words[0][:300] if words else 'no message'}")
         return None

@@ -1,7 +1,7 @@
 """What one rank's process runs, from the fork to its end. Imports nothing heavy: the controller reads this module too.
 
-The process leads its own session, ignores SIGINT and SIGTERM (only the controller handles signals), writes its output
-to the job's log, does the job, and reports its last word to the controller.
+The process leads its own session, ignores SIGINT (the controller's to handle), passes SIGTERM on to the controller as
+a preemption, writes its output to the job's log, does the job, and reports its last word to the controller.
 """
 
 import faulthandler
@@ -25,6 +25,8 @@ from sweeps.process_tree import MARK
 from sweeps.rank_link import RankLink
 
 EXIT_FAILED = 1
+#: Makes a rank write the stacks of its threads to its log.
+STACKS_SIGNAL = signal.SIGUSR1
 #: Exit code of a rank whose rendezvous port was taken: the ranks are started again on another.
 EXIT_PORT_IN_USE = 76
 
@@ -120,9 +122,12 @@ def job_function(kind: str) -> JobFunction:
 def run_rank(job: Job, place: Place, events: Connection, lifeline: Connection) -> None:
     """The life of one rank's process: sets it up, does the job, reports, and ends the process."""
     code = EXIT_FAILED
+    # Before any thread is there: all of them inherit it, and none but the one that waits for it takes the signal.
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     link = RankLink(place.rank, events, lifeline, TRIAL_GRACE_S if job.kind == "trial" else 0.0)
     try:
         _set_up(job, place)
+        link.report_preemption()
         if place.rank == 0:
             link.send("started", {"pid": os.getpid(), "num_ranks": job.num_ranks})
         result = job_function(job.kind)(job, link)
@@ -134,7 +139,7 @@ def run_rank(job: Job, place: Place, events: Connection, lifeline: Connection) -
         if job.num_ranks > 1 and is_port_in_use(error):
             code = EXIT_PORT_IN_USE
         else:
-            link.send("error", describe(error, place.rank))
+            link.send("error", describe(error, place.rank, Path(job.run_dir)))
     finally:
         sys.stdout.flush()
         sys.stderr.flush()
@@ -151,11 +156,11 @@ def rank_log(log_path: str | Path, rank: int) -> Path:
 
 def _set_up(job: Job, place: Place) -> None:
     os.setsid()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     Path(job.run_dir).mkdir(parents=True, exist_ok=True)
     _redirect_output(rank_log(job.log_path, place.rank))
     faulthandler.enable()
+    faulthandler.register(STACKS_SIGNAL, all_threads=True)
     started = time.strftime("%Y-%m-%d %H:%M:%S")
     print(f"{started} {job.kind} {job.name}: rank {place.rank} of {job.num_ranks}, pid {os.getpid()}")
 

@@ -9,13 +9,16 @@ from grpo_core.config import TrainConfig
 from grpo_core.metric_names import POLICY_ENTROPY, REWARD_MEAN, TIME_STEP_S
 from sweeps.executors import Executor, Handle
 from sweeps.jobs import Event, Job
+from sweeps.kernel_kills import num_memory_kills
 from sweeps.outcomes import Ending, Outcome, decide, objective_breach, pruner_reason
 from sweeps.progress import TrialRow
+from sweeps.retries import Retries, can_shrink
 from sweeps.search_space import apply_params
 from sweeps.sections import SweepConfig
 from sweeps.study import Draw, SweepStudy
 from sweeps.study_folder import TrialFolder, write_json, write_yaml
 from sweeps.summary import settings
+from sweeps.watchdog import Watchdog
 
 StopReason = Literal["interrupt", "timeout"]
 
@@ -32,7 +35,7 @@ class TrialRun:
     """Job kind, for tests that need no model."""
     slot: int = -1
     handle: Handle | None = None
-    num_retries: int = 0
+    retries: Retries = field(default_factory=Retries)
     stop_reason: StopReason | None = None
     slot_freed_at: float | None = None
     """When the slot's last trial gave its last word, seconds since the epoch."""
@@ -42,7 +45,16 @@ class TrialRun:
     last_word_at: float = 0.0
     _started_at: float = 0.0
     _last_word: Event | None = None
+    _watchdog: Watchdog | None = None
+    _hung_after_s: float | None = None
+    _was_preempted: bool = False
+    _num_memory_kills: int = 0
     _metrics: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def silent_s(self) -> float:
+        """Seconds since the trial's last news."""
+        return 0.0 if self._watchdog is None else self._watchdog.silent_s
 
     @property
     def number(self) -> int:
@@ -53,7 +65,7 @@ class TrialRun:
         params = dict(self.draw.params)
         if "seed" not in params:
             params["seed"] = self.draw.seed
-        return apply_params(self.config.train, params)
+        return self.retries.applied_to(apply_params(self.config.train, params))
 
     def prepare(self) -> str | None:
         """Writes params.json and config.yaml, and takes up what an earlier run of this trial recorded.
@@ -61,6 +73,7 @@ class TrialRun:
         Returns what is wrong with the drawn params where they do not fit together.
         """
         problem = None
+        self.retries = Retries.of(self.folder)
         if self.folder.params() is None:
             # The config first: a trial exists from its params.json on.
             try:
@@ -88,6 +101,8 @@ class TrialRun:
     def start(self, executor: Executor, slot: int, slot_freed_at: float | None) -> None:
         """Starts the trial's ranks, from its last checkpoint if it has one."""
         self.slot, self.slot_freed_at, self._last_word = slot, slot_freed_at, None
+        self._watchdog = Watchdog(self.config.resources.hang_timeout)
+        self._hung_after_s, self._was_preempted, self._num_memory_kills = None, False, num_memory_kills()
         job = Job(
             kind=self.kind,
             name=self.folder.path.name,
@@ -110,6 +125,8 @@ class TrialRun:
             if self.slot_freed_at is not None and self.slot_gap_s is None:
                 self.slot_gap_s = event.time - metrics.get(TIME_STEP_S, 0.0) - self.slot_freed_at
             self._note(step, metrics)
+            if self._watchdog is not None:
+                self._watchdog.step()
             if self.config.study.objective.metric in metrics:
                 reason = self._judge(step, metrics)
                 if self.stop_reason is not None:
@@ -118,8 +135,29 @@ class TrialRun:
                     self.handle.send({"command": "prune", "reason": reason})
                 else:
                     self.handle.send({"command": "continue"})
+        elif event.kind == "preempted":
+            self._was_preempted = True
+            self.handle.send({"command": "stop"})
         elif event.kind in ("result", "error"):
             self._last_word, self.last_word_at = event, event.time
+
+    def end_if_hung(self) -> bool:
+        """Ends a trial that has been silent for too long, the stacks of its ranks in their logs; whether it did."""
+        if self.handle is None or self._watchdog is None or self._last_word is not None:
+            return False
+        if not self._watchdog.is_hung():
+            return False
+        self._hung_after_s = self._watchdog.silent_s
+        self.handle.log_stacks()
+        self.handle.kill()
+        return True
+
+    def note_retry(self, outcome: Outcome) -> None:
+        """Records that the trial is tried again, with half as much in memory where that is what it lacked."""
+        assert outcome.reason is not None
+        if outcome.reason["rule"] == "out_of_memory":
+            self.retries.halve(self.train_config())
+        self.retries.note(self.folder, outcome.reason, outcome.counts)
 
     def stop(self, reason: StopReason) -> None:
         """Asks the trial to leave a checkpoint and end."""
@@ -134,11 +172,20 @@ class TrialRun:
         # What reached the disk counts, also where its event was lost with the process.
         self.last_step = max([self.last_step, *(line["step"] for line in self.folder.steps())])
         exit_code = None if self.handle is None else self.handle.exit_code
-        ending = Ending(self._last_word, exit_code, self.last_step, self.stop_reason)
+        ending = Ending(
+            self._last_word,
+            exit_code,
+            self.last_step,
+            self.stop_reason,
+            hung_after_s=self._hung_after_s,
+            was_preempted=self._was_preempted,
+            ran_out_of_memory=num_memory_kills() > self._num_memory_kills,
+            can_shrink=self.handle is not None and can_shrink(self.train_config()),
+        )
         return decide(
             ending,
             objective_metric=self.config.study.objective.metric,
-            num_retries=self.num_retries,
+            num_retries=self.retries.num_counted,
             max_retries=self.config.study.retries,
         )
 
@@ -157,7 +204,8 @@ class TrialRun:
             "ended_at": now,
             "duration_s": now - self._started_at,
             "checkpoint": None if checkpoint is None else os.path.relpath(checkpoint, self.folder.path),
-            "num_retries": self.num_retries,
+            "num_retries": len(self.retries.history),
+            "changes": self.retries.changes,
             "slot_gap_s": self.slot_gap_s,
         }
         write_json(self.folder.outcome_file, record)

@@ -1,4 +1,4 @@
-"""Verbs on studies that exist: `status`, `resume`, `best`, `stop`.
+"""Verbs on studies that exist: `status`, `resume`, `best`, `stop`, `sync`, `delete`.
 
 A verb is a function from parsed arguments to an exit code, and a line in VERBS.
 """
@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from sweeps.study_folder import StudyFolder, list_studies
+from sweeps.study_folder import DamagedRecord, StudyBusy, StudyFolder, list_studies
 
 #: Time in which a controller that was told to stop is gone.
 _STOP_TIMEOUT_S = 15.0
@@ -24,9 +24,12 @@ def main(arguments: list[str] | None = None) -> int:
     given = _parser().parse_args(arguments)
     try:
         return VERBS[given.verb](given)
-    except UnknownStudy as error:
+    except (UnknownStudy, StudyBusy) as error:
         print(error, file=sys.stderr)
         return 2
+    except DamagedRecord as error:
+        print(f"{error}; python -m sweeps resume {given.name} sets it aside and makes it again", file=sys.stderr)
+        return 1
 
 
 def status(given: argparse.Namespace) -> int:
@@ -151,7 +154,62 @@ def stop(given: argparse.Namespace) -> int:
     return 0
 
 
-VERBS: dict[str, Callable[[argparse.Namespace], int]] = {"status": status, "resume": resume, "best": best, "stop": stop}
+def sync(given: argparse.Namespace) -> int:
+    """Sends MLflow what it lacks of a study, also where its runs or the whole store were lost."""
+    from sweeps.sync import SyncFailed
+    from sweeps.sync import sync as send
+
+    folder = find(given)
+    with folder.lock():
+        try:
+            print(send(folder, given.runs_dir, given.tracking_uri))
+        except SyncFailed as error:
+            print(error, file=sys.stderr)
+            return 1
+    return 0
+
+
+def delete(given: argparse.Namespace) -> int:
+    """Makes room: lists what a rule removes of a study, and removes it with --yes."""
+    from sweeps.config import load_resolved
+    from sweeps.retention import removals, remove
+    from sweeps.sections import parse_duration
+
+    folder = find(given)
+    try:
+        younger_than_s = None if given.keep_younger_than is None else parse_duration(given.keep_younger_than)
+    except ValueError as error:
+        print(f"--keep-younger-than={given.keep_younger_than}: {error}", file=sys.stderr)
+        return 2
+    if given.keep < 0:
+        print(f"--keep={given.keep}: a number of trials from 0 on", file=sys.stderr)
+        return 2
+    with folder.lock():
+        direction = "maximize" if given.what == "all" else load_resolved(folder.sweep_file).study.objective.direction
+        found = removals(folder, direction, given.what, given.keep, younger_than_s)
+        for removal in found:
+            print(f"{removal.num_bytes / 1e6:10.1f} MB  {removal.path}")
+        total = f"{sum(removal.num_bytes for removal in found) / 1e6:.1f} MB in {len(found)} places"
+        if not given.yes:
+            print(f"{total}; nothing was deleted, --yes deletes it")
+            return 0
+        try:
+            remove(found)
+        except OSError as error:
+            print(f"{error.filename}: cannot be deleted: {error.strerror}", file=sys.stderr)
+            return 1
+    print(f"{total} deleted{'; the runs in MLflow stay' if given.what == 'all' else ''}")
+    return 0
+
+
+VERBS: dict[str, Callable[[argparse.Namespace], int]] = {
+    "status": status,
+    "resume": resume,
+    "best": best,
+    "stop": stop,
+    "sync": sync,
+    "delete": delete,
+}
 
 
 def find(given: argparse.Namespace) -> StudyFolder:
@@ -175,6 +233,14 @@ def _parser() -> argparse.ArgumentParser:
         if name == "resume":
             added.add_argument("--n-trials", type=int, metavar="N", help="attempts in all, also those made before")
             added.add_argument("--timeout", metavar="TIME", help="time in all, for example 8h, also that spent before")
+        if name == "sync":
+            added.add_argument("--tracking-uri", metavar="URI", help="another store than the study's own")
+        if name == "delete":
+            kinds = ("checkpoints", "rollouts", "all")
+            added.add_argument("--what", choices=kinds, default="checkpoints", help="of ended trials (all: the study)")
+            added.add_argument("--keep", type=int, default=1, metavar="N", help="best trials that keep theirs (1)")
+            added.add_argument("--keep-younger-than", metavar="TIME", help="trials that ended since keep theirs: 30d")
+            added.add_argument("--yes", action="store_true", help="delete it; without, it is only listed")
         if name == "best":
             added.add_argument("--export", type=Path, metavar="DIR", help="folder for the policy (save_pretrained)")
     return parser

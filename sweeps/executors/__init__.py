@@ -35,6 +35,9 @@ class Handle(Protocol):
     def kill(self, grace_s: float = 0.0) -> None:
         """Ends all processes of the job and returns once none is left; with a grace, they are asked to leave first."""
 
+    def log_stacks(self) -> None:
+        """Has every rank write the stacks of its threads to its log; returns when they had time for it."""
+
     def log_tail(self, num_lines: int = 20) -> str:
         """Last lines that the job wrote, of the rank that failed first."""
 

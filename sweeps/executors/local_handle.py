@@ -16,7 +16,7 @@ from sweeps.executors.fork_server import ForkServer
 from sweeps.failures import blame_order
 from sweeps.jobs import Event, Job
 from sweeps.process_tree import ProcessId
-from sweeps.trial_process import EXIT_PORT_IN_USE, Place, rank_log, run_rank
+from sweeps.trial_process import EXIT_PORT_IN_USE, STACKS_SIGNAL, Place, rank_log, run_rank
 
 #: Rendezvous ports tried before a job fails.
 MAX_PORTS = 5
@@ -29,6 +29,7 @@ _SERVER_LOST = 255
 _POLL_S = 0.02
 _SERVER_LOST_POLL_S = 0.2
 _REAP_TIMEOUT_S = 5.0
+_STACKS_S = 0.3
 
 
 class _Rank:
@@ -152,6 +153,11 @@ class LocalHandle:
                 time.sleep(_POLL_S)
         self._note_exits()
         self._finish()
+
+    def log_stacks(self) -> None:
+        """Has every rank write the stacks of its threads to its log; returns when they had time for it."""
+        process_tree.signal_all(self._identities(), STACKS_SIGNAL)
+        time.sleep(_STACKS_S)
 
     def log_tail(self, num_lines: int = 20) -> str:
         """Last lines of the log of the rank that failed first, else of rank 0."""

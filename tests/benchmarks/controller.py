@@ -23,6 +23,7 @@ import optuna
 from sweeps.config import load_sweep
 from sweeps.continuation import write_sweep
 from sweeps.controller_record import ControllerRecord
+from sweeps.monitor import Monitor
 from sweeps.progress import open_progress
 from sweeps.report_writer import ReportWriter
 from sweeps.sections import SweepConfig
@@ -112,6 +113,7 @@ def _in_turns(config: SweepConfig, folder: Path) -> dict[str, list[float]]:
             report=ReportWriter(study_folder),
             record=record,
             progress=progress,
+            monitor=Monitor(config.monitoring, config.study.name, progress.say),
             should_stop=lambda: False,
         )
         loop.run()

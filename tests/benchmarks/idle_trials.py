@@ -18,7 +18,7 @@ NUM_STEPS, EVALUATED = 3, 2
 _UNUSED = {
     *(names.REWARD_SMOOTHED, names.POLICY_KL_COEF, names.LOSS_VALUE, names.VALUE_EXPLAINED_VARIANCE),
     *(names.POLICY_SAMPLER_RATIO, names.POLICY_SAMPLER_RATIO_MAX, names.POLICY_SAMPLER_TRUNCATED_FRAC),
-    names.ROLLOUT_TEMPERATURE,
+    *(names.ROLLOUT_TEMPERATURE, names.OPTIM_ROLLBACKS),
 }
 _AT_EVALUATIONS = (*names.EVALUATION_METRICS, names.TIME_EVAL_S)
 _NAMED = [value for name, value in vars(names).items() if name.isupper() and isinstance(value, str)]
@@ -107,6 +107,9 @@ class IdleHandle:
         """Nobody listens: a trial that the pruner would stop is over already."""
 
     def kill(self, grace_s: float = 0.0) -> None:
+        """Nothing runs."""
+
+    def log_stacks(self) -> None:
         """Nothing runs."""
 
     def log_tail(self, num_lines: int = 20) -> str:

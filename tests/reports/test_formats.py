@@ -42,16 +42,3 @@ def test_lists_and_counts_in_words():
 def test_chart_text_is_escaped_and_wrapped():
     assert formats.chart_text("<b>a</b>") == "&lt;b&gt;a&lt;/b&gt;"
     assert formats.chart_text("one two three", width=8) == "one two<br>three"
-
-
-@pytest.mark.parametrize(
-    ("text", "masked"),
-    [
-        ("uri: postgresql://ann:s3cret@db:5432/x", "uri: postgresql://***@db:5432/x"),
-        ("https://token@host/path", "https://***@host/path"),
-        ("https://host/a?user=1&api_key=abc&b=2", "https://host/a?user=1&api_key=***&b=2"),
-        ("mail ann@example.org, sqlite:///runs/mlflow.db", "mail ann@example.org, sqlite:///runs/mlflow.db"),
-    ],
-)
-def test_credentials_are_masked(text: str, masked: str):
-    assert formats.without_credentials(text) == masked

@@ -1,11 +1,15 @@
 """Jobs that behave like training without a model: `study_jobs:<name>`. What a trial does follows from its settings."""
 
+import errno
 import json
 import os
+import resource
 import signal
 import time
 from dataclasses import asdict
 from pathlib import Path
+
+import psutil
 
 from grpo_core.run_record import RunRecord, read_metrics
 from sweeps.guard import StabilityGuard
@@ -52,7 +56,8 @@ def trial(job, link):
     """Counts steps, with a checkpoint on a stop and every `checkpoint.every` steps, and goes on from the newest.
 
     Accuracy is 100 times lr; from an lr of 1e-3 on entropy rises out of the band. clip_range 0.11 kills itself once at
-    step 4, 0.12 always; 0.13 raises; 0.14 has no finite accuracy; 0.15 takes its time.
+    step 4, 0.12 always; 0.13 raises; 0.14 has no finite accuracy; 0.15 takes its time. 0.16 hangs once at step 4, 0.17
+    needs 8 MB a completion of its micro-batch under a limit of 300 MB, and 0.18 finds its disk full.
     """
     run_dir = Path(job.run_dir)
     lr, clip_range = job.config["optim"]["lr"], job.config["algorithm"]["clip_range"]
@@ -71,6 +76,10 @@ def trial(job, link):
         time.sleep(0.15 if clip_range == 0.15 else 0.01)
         if clip_range == 0.13:
             raise KeyError("answer")
+        if clip_range == 0.17:
+            _take_memory(8_000_000 * (job.config["optim"]["micro_batch_size"] or 64), limit=300_000_000)
+        if clip_range == 0.18:
+            raise OSError(errno.ENOSPC, "No space left on device")
         metrics = {"reward/mean": 0.2 + step / 100, "policy/entropy": 0.7, "optim/grad_norm": 0.5, "time/step_s": 0.01}
         if lr >= 1e-3:
             metrics["policy/entropy"] = 0.7 + step / 10
@@ -79,6 +88,9 @@ def trial(job, link):
         verdict = None
         if record.write(step, metrics, [{"completion": "#### 4"}]):
             verdict = judge(guard, link, step, metrics, job.options["report_metric"])
+        if step == 4 and clip_range == 0.16 and is_first:
+            write_json(checkpoint, 3)
+            time.sleep(600)
         if step == 4 and ((clip_range == 0.11 and is_first) or clip_range == 0.12):
             write_json(checkpoint, 2)
             os.kill(os.getpid(), signal.SIGKILL)
@@ -89,6 +101,18 @@ def trial(job, link):
         if verdict is not None:
             return _result("stopped", step, record, None, checkpoint)
     return _result("complete", step, record, None, checkpoint)
+
+
+def _take_memory(num_bytes, limit):
+    """Asks for memory in a process that may have no more than `limit` beyond what it has."""
+    allowed = psutil.Process().memory_info().vms + limit
+    resource.setrlimit(resource.RLIMIT_AS, (allowed, resource.RLIM_INFINITY))
+    bytearray(num_bytes)
+
+
+def never_fits(job, link):
+    """A trial that asks for more memory than there is."""
+    _take_memory(400_000_000, limit=300_000_000)
 
 
 def judge(guard, link, step, metrics, report_metric):
@@ -108,6 +132,28 @@ def judge(guard, link, step, metrics, report_metric):
 def _result(status, step, record, reason, checkpoint):
     metrics, path = record.last_values, None if checkpoint is None else str(checkpoint)
     return {"status": status, "last_step": step, "metrics": metrics, "reason": reason, "checkpoint": path}
+
+
+def waits_in_a_collective(job, link):
+    """A trial of two ranks of which rank 1 never comes to the collective of step 2, once; rank 0 waits for it."""
+    import torch
+    import torch.distributed as dist
+
+    run_dir = Path(job.run_dir)
+    record = RunRecord(run_dir) if link.rank == 0 else None
+    first = not (run_dir / "hung").exists()
+    dist.init_process_group("gloo")
+    for step in range(1, job.config["num_steps"] + 1):
+        if first and step == 2 and link.rank == 1:
+            (run_dir / "hung").touch()
+            time.sleep(600)
+        dist.all_reduce(torch.ones(1))
+        metrics = {"reward/mean": 0.2, "policy/entropy": 0.7, "eval/accuracy": 0.3}
+        if record is not None and record.write(step, metrics, []):
+            link.send("step", {"step": step, "metrics": metrics})
+            link.wait_command(2.0)
+    dist.destroy_process_group()
+    return _result("complete", step, record, None, None) if record is not None else {}
 
 
 KINDS = {"trial": "study_jobs:trial", "preflight": "study_jobs:preflight", "final": "study_jobs:final"}

@@ -1,152 +1,39 @@
-import json
 import os
-import shutil
 import signal
-import subprocess
-import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-import optuna
-import psutil
 import pytest
-from mlflow import MlflowClient
 from optuna.trial import TrialState
 
 from sweeps.continuation import Refused, StudyChanged
-from sweeps.controller import StudyResult, run_study
+from sweeps.controller import run_study
 from sweeps.executors.local import LocalExecutor
 from sweeps.executors.slots import Slot
 from sweeps.mistakes import ConfigError
-from sweeps.process_tree import MARK
-from sweeps.sections import SweepConfig
 from sweeps.study_folder import StudyBusy, StudyFolder, read_json
+
+from .study_runs import (
+    CLIPS,
+    KINDS,
+    PRELOAD,
+    RATES,
+    SLOW,
+    Alone,
+    Lines,
+    assert_complete,
+    job_processes,
+    make_config,
+    mlflow_runs,
+    starts_of,
+    steps_of,
+    trials_of,
+)
 
 # MLflow's own models use what SQLAlchemy is about to drop.
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
-
-HERE = Path(__file__).parent
-#: What the jobs of these tests use; training is not among it.
-PRELOAD = ["sweeps.trial_process", "sweeps.guard", "grpo_core.run_record"]
-KINDS = {"trial": "study_jobs:trial", "preflight": "study_jobs:preflight", "final": "study_jobs:final"}
-
-
-class Lines:
-    """A progress that keeps what was said."""
-
-    def __init__(self) -> None:
-        self.said: list[str] = []
-        self.views: list[Any] = []
-
-    def say(self, text: str) -> None:
-        self.said.append(text)
-
-    def phase(self, text: str) -> None:
-        self.said.append(text)
-
-    def show(self, view: Any) -> None:
-        self.views.append(view)
-
-    def close(self) -> None:
-        pass
-
-    def __contains__(self, text: str) -> bool:
-        return any(text in line for line in self.said)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _study_jobs() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(HERE)
-        patch.delenv("MLFLOW_TRACKING_URI", raising=False)
-        yield
-
-
-@pytest.fixture(scope="module")
-def executor(_study_jobs: None) -> Iterator[LocalExecutor]:
-    executor = LocalExecutor([Slot(), Slot()], preload=PRELOAD)
-    yield executor
-    executor.close()
-
-
-@pytest.fixture(scope="module")
-def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An MLflow store with its tables made, which takes seconds."""
-    path = tmp_path_factory.mktemp("store") / "mlflow.db"
-    MlflowClient(tracking_uri=f"sqlite:///{path}").search_experiments()
-    return path
-
-
-@pytest.fixture
-def runs_dir(tmp_path: Path, empty_store: Path) -> Path:
-    runs_dir = tmp_path / "runs"
-    runs_dir.mkdir()
-    shutil.copy(empty_store, runs_dir / "mlflow.db")
-    return runs_dir
-
-
-def data_of(space: dict[str, Any], n_trials: int, num_steps: int = 12, **given: Any) -> dict[str, Any]:
-    study = {"name": "s", "n_trials": n_trials, "sampler": {"name": "random", "seed": 7}, **given.pop("study", {})}
-    train = {
-        "num_steps": num_steps,
-        "eval": {"every": 5, "num_problems": 16},
-        "checkpoint": {"every": 3},
-        "algorithm": {"clip_range": given.pop("clip_range", 0.2)},
-        "optim": {"lr": given.pop("lr", 1e-4)},
-    }
-    band = {"entropy": {"min": 0.5, "max": 1.0, "warmup_steps": 2, "patience": 2}}
-    return {"study": study, "search_space": space, "stability": band, "train": train, **given}
-
-
-def make_config(space: dict[str, Any], n_trials: int, **given: Any) -> SweepConfig:
-    return SweepConfig.model_validate(data_of(space, n_trials, **given))
-
-
-RATES = {"lr": {"values": [1e-4, 2e-4, 5e-3, 4e-4]}}
-CLIPS = {"clip_range": {"min": 0.15, "max": 0.3}}
-
-
-@pytest.fixture
-def launch(executor: LocalExecutor, runs_dir: Path) -> Callable[..., tuple[StudyResult, Lines]]:
-    def launch(config: SweepConfig, kinds: dict[str, str] | None = None, **given: Any) -> tuple[StudyResult, Lines]:
-        lines = Lines()
-        kinds = {**KINDS, **(kinds or {})}
-        result = run_study(config, runs_dir=runs_dir, executor=executor, progress=lines, job_kinds=kinds, **given)
-        return result, lines
-
-    return launch
-
-
-def trials_of(runs_dir: Path, name: str = "s") -> list[optuna.trial.FrozenTrial]:
-    return optuna.load_study(study_name=name, storage=f"sqlite:///{runs_dir / name / 'study.db'}").trials
-
-
-def mlflow_runs(runs_dir: Path, query: str = "tags.kind = 'trial'", name: str = "s") -> list:
-    client = MlflowClient(tracking_uri=f"sqlite:///{runs_dir / 'mlflow.db'}")
-    experiment = client.get_experiment_by_name(name)
-    return sorted(client.search_runs([experiment.experiment_id], query), key=lambda run: run.info.run_name)
-
-
-def steps_of(folder: StudyFolder, number: int) -> list[int]:
-    return [line["step"] for line in folder.trial(number).steps()]
-
-
-def starts_of(folder: StudyFolder, number: int) -> list[int]:
-    return [int(line) for line in (folder.trial(number).path / "starts.txt").read_text().split()]
-
-
-def job_processes() -> list[int]:
-    found = []
-    for process in psutil.process_iter():
-        try:
-            if MARK in process.environ():
-                found.append(process.pid)
-        except psutil.Error:
-            continue
-    return found
 
 
 def test_a_study_from_launch_to_report(launch: Callable, runs_dir: Path) -> None:
@@ -362,41 +249,6 @@ def test_a_larger_budget_is_no_change_and_fresh_keeps_the_old_study(launch: Call
     assert len(list((old / "trials").iterdir())) == 2
 
 
-class Alone:
-    """A controller in a process of its own."""
-
-    def __init__(self, tmp_path: Path, runs_dir: Path, data: dict[str, Any]) -> None:
-        self.folder = StudyFolder(runs_dir / "s")
-        self.config_file = tmp_path / "config.json"
-        self.config_file.write_text(json.dumps(data))
-        self.command = [sys.executable, str(HERE / "run_study_alone.py"), str(self.config_file), str(runs_dir)]
-        self.process = subprocess.Popen(self.command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-
-    def wait_for_steps(self, num_steps: int) -> None:
-        """Waits until two trials are that far."""
-        deadline = time.monotonic() + 60
-        while time.monotonic() < deadline and self.process.poll() is None:
-            far = [trial for trial in self.folder.trials() if len(trial.steps()) >= num_steps and not trial.outcome()]
-            if len(far) >= 2:
-                return
-            time.sleep(0.02)
-        self.process.kill()
-        raise AssertionError(self.process.communicate()[0])
-
-    def finish(self) -> tuple[int, str]:
-        """Exit code and output of the controller."""
-        output, _ = self.process.communicate(timeout=90)
-        return self.process.returncode, output
-
-    def again(self) -> tuple[int, str]:
-        """The same launch once more, to its end."""
-        done = subprocess.run(self.command, capture_output=True, text=True, timeout=120)
-        return done.returncode, done.stdout + done.stderr
-
-
-SLOW = data_of({"lr": {"min": 1e-5, "max": 9e-4, "log": True}}, n_trials=5, num_steps=14, clip_range=0.15)
-
-
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_everything_resumably_within_10_seconds(tmp_path: Path, runs_dir: Path, number: int) -> None:
     alone = Alone(tmp_path, runs_dir, SLOW)
@@ -441,22 +293,6 @@ def test_a_controller_that_was_killed_is_taken_up_where_it_was(tmp_path: Path, r
     assert code == 0, output
     assert_complete(alone.folder, runs_dir, num_trials=5)
     assert job_processes() == []
-
-
-def assert_complete(folder: StudyFolder, runs_dir: Path, num_trials: int) -> None:
-    """Exactly so many attempts, all ended, and no step lost or doubled, on disk and in MLflow."""
-    trials = trials_of(runs_dir)
-    assert [trial.number for trial in folder.trials()] == list(range(num_trials))
-    assert [trial.state for trial in trials] == [TrialState.COMPLETE] * num_trials
-    runs = mlflow_runs(runs_dir)
-    assert [run.info.run_name for run in runs] == [f"trial {number:04d}" for number in range(num_trials)]
-    assert {run.info.status for run in runs} == {"FINISHED"}
-    client = MlflowClient(tracking_uri=f"sqlite:///{runs_dir / 'mlflow.db'}")
-    for number, run in enumerate(runs):
-        assert steps_of(folder, number) == list(range(1, 15))
-        history = client.get_metric_history(run.info.run_id, "reward/mean")
-        assert [point.step for point in history] == list(range(1, 15))
-    assert mlflow_runs(runs_dir, "tags.kind = 'study'")[0].info.status == "FINISHED"
 
 
 def test_a_stop_during_a_phase_is_no_failure(tmp_path: Path, runs_dir: Path, executor: LocalExecutor) -> None:

@@ -1,4 +1,5 @@
 import errno
+from pathlib import Path
 
 import pytest
 import torch
@@ -27,7 +28,8 @@ def config_error():
         (config_error(), "config"),
         (FileNotFoundError(errno.ENOENT, "No such file", "problems.jsonl"), "config"),
         (PermissionError(errno.EACCES, "Permission denied"), "config"),
-        (OSError(errno.ENOSPC, "No space left on device"), "machine"),
+        (OSError(errno.ENOSPC, "No space left on device"), "disk"),
+        (OSError(errno.EROFS, "Read-only file system", "/runs/s/trials/0000/metrics.jsonl"), "disk"),
         (ConnectionResetError(errno.ECONNRESET, "Connection reset by peer"), "machine"),
         (EOFError(), "machine"),
         (dist.DistBackendError("NCCL error"), "machine"),
@@ -42,6 +44,14 @@ def config_error():
 )
 def test_cause(error, cause):
     assert cause_of(error) == cause
+
+
+def test_a_file_of_our_own_is_no_mistake_of_the_person():
+    run_dir = Path("/runs/s/trials/0000")
+    lost = FileNotFoundError(errno.ENOENT, "No such file", str(run_dir / "metrics.jsonl"))
+    forbidden = PermissionError(errno.EACCES, "Permission denied", str(run_dir / "metrics.jsonl"))
+    data = FileNotFoundError(errno.ENOENT, "No such file", "/data/train.jsonl")
+    assert [cause_of(each, run_dir) for each in (lost, forbidden, data)] == ["machine", "disk", "config"]
 
 
 def test_the_error_that_explains_the_others_comes_first():

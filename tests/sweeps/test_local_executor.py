@@ -200,8 +200,11 @@ def test_a_rank_has_its_session_environment_and_log(server, tmp_path, monkeypatc
     executor = LocalExecutor([Slot(("GPU-1f", "GPU-2e"))])
     job = small_job(tmp_path, "look_around", num_ranks=2)
     handle = executor.start(job, slot=0)
-    result = run_to_end(handle)[-1].data
+    events = run_to_end(handle)
+    result = events[-1].data
     executor.close()
+    # SIGINT is the controller's to handle, SIGTERM a preemption that it hears of.
+    assert {event.data["rank"] for event in events if event.kind == "preempted"} == {0, 1}
     assert result["environ"] == {
         "RANK": "0",
         "WORLD_SIZE": "2",

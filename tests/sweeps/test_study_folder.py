@@ -42,34 +42,37 @@ def test_a_record_is_replaced_in_one_step(tmp_path: Path) -> None:
     assert [entry.name for entry in path.parent.iterdir()] == ["record.json"]
 
 
+def step_line(step: int, **more: str) -> bytes:
+    return json.dumps({"step": step, "time": 1.5, "metrics": {}, **more}).encode() + b"\n"
+
+
 def test_a_torn_last_line_waits_until_it_is_whole(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     assert read_lines(path) == ([], 0)
-    path.write_bytes(b'{"step": 1}\n{"step": 2}\n{"st')
+    path.write_bytes(step_line(1) + step_line(2) + step_line(3)[:9])
     lines, offset = read_lines(path)
     assert [line["step"] for line in lines] == [1, 2]
-    assert offset == 24
-    assert read_lines(path, offset) == ([], 24)
+    assert offset == len(step_line(1) + step_line(2))
+    assert read_lines(path, offset) == ([], offset)
     with path.open("ab") as file:
-        file.write(b'ep": 3}\n')
-    assert read_lines(path, offset) == ([{"step": 3}], 36)
+        file.write(step_line(3)[9:])
+    lines, end = read_lines(path, offset)
+    assert [line["step"] for line in lines] == [3] and end == path.stat().st_size
 
 
 def test_reading_in_small_pieces_gives_every_line_once(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
-    path.write_text("".join(json.dumps({"step": step, "pad": "x" * step}) + "\n" for step in range(40)))
+    path.write_bytes(b"".join(step_line(step, pad="x" * step) for step in range(1, 41)))
     steps, offset = [], 0
-    while True:
+    while offset < path.stat().st_size:
         lines, offset = read_lines(path, offset, max_bytes=30)
-        if not lines:
-            break
         steps += [line["step"] for line in lines]
-    assert steps == list(range(40))
+    assert steps == list(range(1, 41))
 
 
 def test_nan_and_infinity_survive(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
-    path.write_text('{"step": 1, "metrics": {"a": NaN, "b": Infinity}}\n')
+    path.write_text('{"step": 1, "time": 1.5, "metrics": {"a": NaN, "b": Infinity}}\n')
     [line] = read_lines(path)[0]
     assert line["metrics"]["a"] != line["metrics"]["a"]
     assert line["metrics"]["b"] == float("inf")
