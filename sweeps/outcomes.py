@@ -74,7 +74,7 @@ def decide(ending: Ending, *, objective_metric: str, num_retries: int, max_retri
     if ending.hung_after_s is not None:
         message = f"no news for {ending.hung_after_s:.0f} s, though its processes lived; their stacks are in the log"
         reason = _reason("hang", ending.last_step, message)
-    elif event is not None and event.kind == "error":
+    elif event is not None and event.kind == "error" and not _is_echo(event.data, ending.exit_code):
         reason = _error_reason(event.data, ending.last_step)
     elif ending.was_preempted and event is not None:
         reason = _reason("preempted", ending.last_step, "it was sent SIGTERM and left a checkpoint")
@@ -153,6 +153,11 @@ def _constraint(reason: Mapping[str, Any]) -> float:
         return 1.0
     # A breach never counts as feasible, however small its excess.
     return min(1.0, max(1e-6, float(constraint)))
+
+
+def _is_echo(error: Mapping[str, Any], exit_code: int | None) -> bool:
+    """Whether a rank only lost its line to another that was killed: the signal is what there is to tell."""
+    return error.get("cause") == "machine" and exit_code is not None and exit_code < 0
 
 
 def _error_reason(error: Mapping[str, Any], last_step: int) -> dict[str, Any]:

@@ -13,13 +13,14 @@ from sweeps.jobs import Event
 from sweeps.monitor import Monitor
 from sweeps.outcomes import Outcome, same_failure
 from sweeps.phases import Interrupted
-from sweeps.progress import Progress, StudyView, TrialRow
+from sweeps.progress import Progress, StudyView
 from sweeps.report_writer import ReportWriter
 from sweeps.sections import SweepConfig
 from sweeps.study import SweepStudy
 from sweeps.study_folder import StudyFolder
 from sweeps.study_storage import is_storage_error, storage_advice
-from sweeps.summary import describe_outcome, settings
+from sweeps.study_view import row_of_ended
+from sweeps.summary import describe_outcome
 from sweeps.tracking import Tracker
 from sweeps.trial_run import StopReason, TrialRun
 
@@ -79,7 +80,7 @@ class TrialLoop:
         self._to_retry: list[TrialRun] = []
         self._slot_freed_at: dict[int, float] = {}
         self._outcomes = {trial.number: outcome for trial in folder.trials() if (outcome := trial.outcome())}
-        self._rows = [self._row_of_ended(number) for number in self._outcomes]
+        self._rows = [row_of_ended(folder.trial(number), each, config) for number, each in self._outcomes.items()]
         self._ended = EndedTrials(config.study.objective.direction)
         for outcome in self._outcomes.values():
             self._ended.add(outcome)
@@ -317,18 +318,6 @@ class TrialLoop:
             rows=[*self._rows, *running],
             elapsed_s=self._record.active_s,
             note=f"tracking waits: {self._tracker.problem}" if self._tracker.problem else "",
-        )
-
-    def _row_of_ended(self, number: int) -> TrialRow:
-        outcome, params = self._outcomes[number], (self._folder.trial(number).params() or {}).get("params", {})
-        return TrialRow(
-            number=number,
-            state=outcome["state"],
-            step=outcome["last_step"],
-            num_steps=self._config.train.num_steps,
-            objective=outcome["objective"],
-            settings=settings(params),
-            note=(outcome["reason"] or {}).get("rule", ""),
         )
 
 

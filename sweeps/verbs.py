@@ -4,6 +4,7 @@ A verb is a function from parsed arguments to an exit code, and a line in VERBS.
 """
 
 import argparse
+import contextlib
 import sys
 import time
 from collections.abc import Callable
@@ -34,6 +35,9 @@ def main(arguments: list[str] | None = None) -> int:
 
 def status(given: argparse.Namespace) -> int:
     """Prints how one study stands, or all of them in a line each."""
+    if given.name is None and given.watch:
+        print("--watch follows one study; name it", file=sys.stderr)
+        return 2
     if given.name is None:
         for name in list_studies(given.runs_dir):
             print(status_line(StudyFolder(given.runs_dir / name)))
@@ -43,6 +47,12 @@ def status(given: argparse.Namespace) -> int:
 
     folder = find(given)
     config = load_resolved(folder.sweep_file)
+    if given.watch:
+        from sweeps.progress import open_progress
+        from sweeps.study_view import watch
+
+        with contextlib.suppress(KeyboardInterrupt):
+            watch(folder, config, open_progress())
     print(status_line(folder))
     is_live = folder.live_controller() is not None
     for trial in folder.trials():
@@ -233,6 +243,8 @@ def _parser() -> argparse.ArgumentParser:
         if name == "resume":
             added.add_argument("--n-trials", type=int, metavar="N", help="attempts in all, also those made before")
             added.add_argument("--timeout", metavar="TIME", help="time in all, for example 8h, also that spent before")
+        if name == "status":
+            added.add_argument("--watch", action="store_true", help="follow one study until nobody runs it any more")
         if name == "sync":
             added.add_argument("--tracking-uri", metavar="URI", help="another store than the study's own")
         if name == "delete":

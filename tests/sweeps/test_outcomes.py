@@ -89,6 +89,38 @@ def test_only_what_another_try_may_mend_is_tried_again(cause: str, state: str, r
     assert outcome.reason["rule"] == rule and outcome.reason["message"].startswith("SomeError: it broke")
 
 
+def test_a_rank_that_was_killed_explains_the_lost_line_of_its_peer() -> None:
+    outcome = outcome_of(Ending(error("machine"), exit_code=-9, last_step=3))
+    assert outcome.state == "retry" and outcome.reason is not None and outcome.reason["rule"] == "crash"
+    fault = outcome_of(Ending(error("code"), exit_code=-9, last_step=3))
+    assert fault.reason is not None and fault.reason["rule"] == "error"
+
+
+def test_a_hang_is_retried_and_a_preemption_does_not_count() -> None:
+    hung = outcome_of(Ending(None, -9, last_step=3, hung_after_s=600.4))
+    assert (hung.state, hung.counts) == ("retry", True)
+    assert hung.reason is not None and hung.reason["message"].startswith("no news for 600 s")
+    assert outcome_of(Ending(None, -9, hung_after_s=600.4), num_retries=1).state == "failed"
+    left = outcome_of(Ending(result("stopped", last_step=7), 0, was_preempted=True), num_retries=1)
+    assert (left.state, left.counts) == ("retry", False)
+    assert left.reason is not None and left.reason["rule"] == "preempted"
+
+
+def test_memory_is_tried_again_only_where_less_is_possible() -> None:
+    less = outcome_of(Ending(error("out_of_memory"), 1, can_shrink=True), num_retries=1)
+    assert (less.state, less.counts) == ("retry", False)
+    killed = outcome_of(Ending(None, -9, ran_out_of_memory=True, can_shrink=True), num_retries=1)
+    assert killed.state == "retry" and killed.reason is not None and killed.reason["rule"] == "out_of_memory"
+    least = outcome_of(Ending(error("out_of_memory"), 1))
+    assert least.state == "failed" and least.reason is not None
+    assert "one completion at a time is still too much" in least.reason["message"]
+
+
+def test_a_full_disk_blocks_also_while_the_study_is_stopped() -> None:
+    assert outcome_of(Ending(error("disk"), 1)).state == "blocked"
+    assert outcome_of(Ending(error("disk"), 1, stop_reason="timeout")).state == "blocked"
+
+
 def test_what_was_stopped_goes_on_later_unless_time_is_up() -> None:
     stopped = result("stopped", last_step=7)
     assert outcome_of(Ending(stopped, 0, stop_reason="interrupt")).state == "interrupted"
