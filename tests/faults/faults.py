@@ -3,6 +3,8 @@
 Each gives in words how the study came out of it.
 """
 
+import contextlib
+import io
 import os
 import shutil
 import signal
@@ -20,7 +22,7 @@ import psutil
 
 from grpo_core.checkpoints import all_checkpoints
 from sweeps.verbs import main as verb
-from tests.faults.study import NUM_STEPS, ROOT, Broken, Study
+from tests.faults.study import NUM_STEPS, ROOT, Broken, Study, job_processes
 
 TWO_RANKS = ("resources.processes_per_trial=2", "resources.max_concurrent_trials=1")
 #: Faults by what they are; the order of the table.
@@ -59,7 +61,7 @@ def retried(study: Study, rule: str) -> str:
     if tries != 1:
         raise Broken(f"{tries} retries")
     study.said(rule)
-    return "retried from its checkpoint, complete"
+    return f"retried from its checkpoint, next new step after {study.seconds_lost():.1f} s, complete"
 
 
 def begun(runs_dir: Path, *settings: str, fault: str = "", step: int = 3) -> Study:
@@ -243,7 +245,9 @@ def _(runs_dir: Path) -> str:
 
 
 def synced(study: Study) -> str:
-    expect(verb(["sync", study.folder.name, "--runs-dir", str(study.runs_dir), "--tracking-uri", study.uri]), 0)
+    with contextlib.redirect_stdout(io.StringIO()):
+        code = verb(["sync", study.folder.name, "--runs-dir", str(study.runs_dir), "--tracking-uri", study.uri])
+    expect(code, 0)
     study.check_whole()
     return "complete; sync brought the store up to date"
 
@@ -299,23 +303,16 @@ def _(runs_dir: Path) -> str:
         return resumed(study)
 
 
-@fault("disk read-only")
+@fault("disk read-only at the next launch")
 def _(runs_dir: Path) -> str:
     with small_disk(runs_dir, "60m"):
-        study = begun(runs_dir, step=1)
-        # Open files keep a remount from being taken; a lazy one forces it.
-        subprocess.run(["mount", "-o", "remount,size=1k", runs_dir], check=False, capture_output=True)
-        done = subprocess.run(["mount", "-o", "remount,ro", runs_dir], check=False, capture_output=True, text=True)
-        if done.returncode:
-            # Files are open for writing: full is what can be had.
-            (runs_dir / "filler").write_bytes(b"")
-        code = study.finish()
-        subprocess.run(["mount", "-o", "remount,rw,size=60m", runs_dir], check=True)
-        if code == 0:
-            study.check_whole()
-            return "complete (the kernel refused the remount while files were open)"
-        expect(code, 1)
-        return resumed(study)
+        study = killed(runs_dir)
+        wait_for_ranks(study)
+        subprocess.run(["mount", "-o", "remount,ro", runs_dir], check=True)
+        expect(study.launch(), 2)
+        study.said("cannot be written to: Read-only file system")
+        subprocess.run(["mount", "-o", "remount,rw", runs_dir], check=True)
+        return f"refused, exit code 2; writable again: {resumed(study)}"
 
 
 @fault("metrics.jsonl: torn last line")
@@ -433,8 +430,6 @@ def cut(file: Path) -> None:
 
 def wait_for_ranks(study: Study) -> None:
     """Waits until ranks whose controller is gone have left."""
-    from tests.faults.study import job_processes
-
     deadline = time.monotonic() + 40
     while job_processes(study.runs_dir):
         if time.monotonic() > deadline:

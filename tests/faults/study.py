@@ -49,6 +49,7 @@ class Study:
         self.folder = StudyFolder(runs_dir / NAME)
         self.fault = fault
         self.output = ""
+        self.struck_at = 0.0
         self._config_file = runs_dir.parent / f"{runs_dir.name}.json"
         self.process: subprocess.Popen[str] | None = None
         self.configure(*settings)
@@ -111,7 +112,14 @@ class Study:
 
     def kill_rank(self, number: int, trial: int = 0, how: int = signal.SIGKILL) -> None:
         """Sends a signal to a rank."""
-        os.kill(self.rank(number, trial), how)
+        pid = self.rank(number, trial)
+        self.struck_at = time.time()
+        os.kill(pid, how)
+
+    def seconds_lost(self, trial: int = 0) -> float:
+        """From the blow to the next new step of a trial, steps that were repeated included."""
+        later = [line["time"] for line in self.folder.trial(trial).steps() if line["time"] > self.struck_at]
+        return min(later) - self.struck_at
 
     def outcomes(self) -> list[dict[str, Any] | None]:
         """Outcome records by number, None for a trial that is open."""
