@@ -24,6 +24,7 @@ INSTEAD = {
     "make test": "make --dry-run test",
     "make check": "make --dry-run check",
     "make bench": "make --dry-run bench",
+    "make faults": "make --dry-run faults",
     "python -m tests.benchmarks.algorithms": "python -m tests.benchmarks.algorithms --help",
     "python -m tests.benchmarks.loss_share": "python -m tests.benchmarks.loss_share --presets grpo",
     "pip install -e .": "python -c 'import sweeps, reports, mlflow_server, grpo_core'",
