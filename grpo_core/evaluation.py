@@ -95,6 +95,8 @@ def evaluation_metrics(results: Sequence[ProblemResult]) -> dict[str, float]:
 
 def standard_error(values: Sequence[float]) -> float:
     """Standard error of the mean of independent `values`; infinite for one value."""
+    if not all(map(math.isfinite, values)):
+        return math.nan
     return statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else math.inf
 
 

@@ -380,7 +380,7 @@ def _(runs_dir: Path) -> str:
     return "complete"
 
 
-@fault("params.json and outcome.json: cut in half")
+@fault("outcome.json: cut in half")
 def _(runs_dir: Path) -> str:
     study = Study(runs_dir)
     expect(study.launch(), 0)

@@ -39,6 +39,7 @@ def test_greedy_can_be_left_out():
 def test_standard_error():
     assert standard_error([0.0, 1.0]) == pytest.approx(0.5)
     assert standard_error([0.3]) == math.inf
+    assert math.isnan(standard_error([0.5, math.nan, 0.25]))
 
 
 def test_winner_and_base_meet_the_same_test_problems(tmp_path):
