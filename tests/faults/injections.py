@@ -17,7 +17,7 @@ from typing import Any
 import psutil
 import torch
 
-from grpo_core import checkpoints, run_setup
+from grpo_core import checkpoints
 from grpo_core import train as training
 from grpo_core.run_setup import Run
 from grpo_core.tasks import Completion, Problem
@@ -107,16 +107,6 @@ def _killed_while_it_writes_a_checkpoint() -> None:
     checkpoints.torch.save = save
 
 
-def _slow_to_load() -> None:
-    load = run_setup.load_task
-
-    def slow(config: Any) -> Any:
-        time.sleep(2)
-        return load(config)
-
-    run_setup.load_task = slow
-
-
 AT_ITS_STEP: dict[str, Callable[[Run], None]] = {
     "reward raises": _score_with(_raise),
     "reward hangs": _score_with(lambda *_: time.sleep(600)),
@@ -132,5 +122,4 @@ AT_ITS_STEP: dict[str, Callable[[Run], None]] = {
 FROM_THE_START: dict[str, Callable[[], None]] = {
     "memory limit": _memory_limit,
     "killed in a checkpoint": _killed_while_it_writes_a_checkpoint,
-    "slow to load": _slow_to_load,
 }
