@@ -14,7 +14,13 @@ from pathlib import Path
 
 import torch
 
-from tests.faults.faults import FAULTS
+from tests.faults.disk_faults import DISK_FAULTS
+from tests.faults.people_faults import PEOPLE_FAULTS
+from tests.faults.process_faults import PROCESS_FAULTS
+from tests.faults.tracking_faults import TRACKING_FAULTS
+from tests.faults.trial_faults import TRIAL_FAULTS
+
+FAULTS = {**PROCESS_FAULTS, **TRACKING_FAULTS, **DISK_FAULTS, **PEOPLE_FAULTS, **TRIAL_FAULTS}
 
 
 def main() -> int:

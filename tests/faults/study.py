@@ -33,6 +33,7 @@ SETTINGS = (
     "resources.max_concurrent_trials=2",
     "resources.hang_timeout=20s",
 )
+TWO_RANKS = ("resources.processes_per_trial=2", "resources.max_concurrent_trials=1")
 _TIMEOUT_S = 120.0
 
 
@@ -197,3 +198,53 @@ def job_processes(runs_dir: Path) -> list[int]:
 
 def _files(process: psutil.Process) -> list[str]:
     return [os.readlink(f"/proc/{process.pid}/fd/1")] if Path(f"/proc/{process.pid}/fd/1").is_symlink() else []
+
+
+def expect(code: int, wanted: int) -> None:
+    """Raises Broken for another exit code."""
+    if code != wanted:
+        raise Broken(f"exit code {code}, not {wanted}")
+
+
+def resumed(study: Study) -> str:
+    """Launches again without a fault; everything must then be complete."""
+    study.fault = ""
+    expect(study.launch(), 0)
+    study.check_whole()
+    return "resumed, complete"
+
+
+def retried(study: Study, rule: str) -> str:
+    """Waits for the end; one trial must have been tried again for `rule`."""
+    expect(study.finish(), 0)
+    study.check_whole()
+    tries = sum((outcome or {}).get("num_retries", 0) for outcome in study.outcomes())
+    if tries != 1:
+        raise Broken(f"{tries} retries")
+    study.said(rule)
+    return f"retried from its checkpoint, next new step after {study.seconds_lost():.1f} s, complete"
+
+
+def begun(runs_dir: Path, *settings: str, fault: str = "", step: int = 3) -> Study:
+    """A study whose trial 0 has recorded `step`."""
+    study = Study(runs_dir, settings, fault)
+    study.start()
+    study.wait_for_step(step)
+    return study
+
+
+def killed(runs_dir: Path, step: int = 3) -> Study:
+    """A study whose controller was killed after trial 0 had recorded `step`."""
+    study = begun(runs_dir, step=step)
+    study.send(signal.SIGKILL)
+    study.finish()
+    return study
+
+
+def wait_for_ranks(study: Study) -> None:
+    """Waits until ranks whose controller is gone have left."""
+    deadline = time.monotonic() + 40
+    while job_processes(study.runs_dir):
+        if time.monotonic() > deadline:
+            raise Broken("ranks outlived their controller by 40 s")
+        time.sleep(0.1)
