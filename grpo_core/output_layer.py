@@ -75,7 +75,7 @@ class _TokenLogprobs(torch.autograd.Function):
         for part, ids in zip(hidden.split(ctx.size), token_ids.split(ctx.size), strict=True):
             log_probs = _log_softmax(part, weight, bias, scale, ctx.dtype)
             logprobs.append(log_probs.gather(1, ids.unsqueeze(1)).squeeze(1))
-            entropies.append(entropy_of(log_probs))
+            entropies.append(entropy_of(log_probs, log_probs.exp()))
             if len(hidden) <= ctx.size:
                 whole = log_probs
         entropy = torch.cat(entropies)

@@ -107,7 +107,7 @@ def _sample_chunk(
         tokens[rows, place] = torch.where(alive, chosen, policy.pad_id)
         mask[rows, place] = alive
         logprobs[rows, place] = torch.where(alive, log_probs.gather(1, chosen.unsqueeze(1)).squeeze(1), 0.0)
-        entropy[rows, place] = torch.where(alive, entropy_of(log_probs), 0.0)
+        entropy[rows, place] = torch.where(alive, entropy_of(log_probs, probs), 0.0)
         closed = torch.isin(chosen, eos_ids) & alive
         ended[rows] |= closed
         alive = alive & ~closed
@@ -132,9 +132,17 @@ def _choose_greedily(log_probs: Tensor, probs: Tensor) -> Tensor:
 def _draw(generator: torch.Generator | None) -> Callable[[Tensor, Tensor], Tensor]:
     def draw(log_probs: Tensor, probs: Tensor) -> Tensor:
         # With E ~ Exp(1), argmax p / E is a draw from p; no sorting or cumulative sum over the vocabulary.
-        return (probs / torch.empty_like(probs).exponential_(generator=generator)).argmax(dim=-1)
+        return (probs / exponential_draws(probs, generator)).argmax(dim=-1)
 
     return draw
+
+
+def exponential_draws(like: Tensor, generator: torch.Generator | None) -> Tensor:
+    """Draws of Exp(1) in the shape, type and place of `like`: those that `exponential_` gives."""
+    if like.device.type != "cpu":
+        return torch.empty_like(like).exponential_(generator=generator)
+    # On a CPU `exponential_` takes its logarithms one at a time, which costs more than all else of a token drawn.
+    return torch.rand(like.shape, dtype=torch.float64, generator=generator).neg_().log1p_().neg_().to(like.dtype)
 
 
 def pad_right(prompts: Sequence[Sequence[int]], pad_id: int, device: torch.device) -> tuple[Tensor, Tensor]:

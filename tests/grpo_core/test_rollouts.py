@@ -8,7 +8,7 @@ from grpo_core.config import RolloutConfig
 from grpo_core.group_forward import GroupForward
 from grpo_core.logprobs import entropy
 from grpo_core.policy import Policy, load_policy
-from grpo_core.rollouts import concatenate, sample_groups
+from grpo_core.rollouts import concatenate, exponential_draws, sample_groups
 
 PROMPTS = [[5, 9, 12], [7, 30, 41, 8, 22, 17], [11]]
 CONFIG = RolloutConfig(max_new_tokens=20)
@@ -79,6 +79,14 @@ def test_draws_follow_the_distribution(tiny_policy):
     counted = rollouts.completion_ids[:, 0].bincount(minlength=len(expected)) / 40_000
     error = (expected * (1 - expected) / 40_000).sqrt()
     assert ((counted - expected).abs() < 5 * error + 1e-4).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+def test_exponential_draws_are_those_of_torch(dtype):
+    like = torch.empty(64, 5000, dtype=dtype)
+    ours, plain = exponential_draws(like, seeded(3)), torch.empty_like(like).exponential_(generator=seeded(3))
+    # float64 shows the last digit of the logarithm.
+    torch.testing.assert_close(ours, plain, rtol=1e-15 if dtype == torch.float64 else 0, atol=0)
 
 
 def test_every_end_token_closes_a_completion(tiny_policy):
